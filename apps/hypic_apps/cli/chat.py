@@ -1,0 +1,55 @@
+"""``hypic-rag chat``: a conversation, each turn resuming from the last."""
+
+import sys
+from collections.abc import Iterable
+
+from typer import Exit
+
+from hypic_apps.cli import options
+from hypic_rag.config import Settings
+from hypic_rag.errors import HypicError
+
+
+@options.with_settings("mode", "top_k", *options.SAMPLING, "seam_tokens", "compose", *options.PLACE)
+def run(settings: Settings) -> None:
+    """Talk with the store, a line a turn. /new starts anew, /quit (or end of input) ends."""
+    from hypic_apps import report, session
+    from hypic_apps.conversation import OutOfContext
+
+    failed = False
+    with session.open_conversation(settings) as conversation:
+        while (line := _next_line()) is not None:
+            if line == "/new":
+                conversation.start_anew()
+                continue
+            try:
+                try:
+                    _print_answer(conversation.ask(line))
+                except OutOfContext as full:
+                    session.say(f"The conversation has outgrown the model's context ({full}): starting anew.")
+                    conversation.start_anew()
+                    _print_answer(conversation.ask(line))
+                session.say(report.answer_text(report.answer_fields(conversation.last), with_answer=False))
+            except HypicError as error:  # of this turn only: the next may do
+                session.say(f"error: {error}")
+                failed = True
+    if failed:
+        raise Exit(1)
+
+
+def _next_line() -> str | None:
+    """The next line that is not empty; None at the end. The sign to type is shown to people only."""
+    while True:
+        if sys.stdin.isatty():
+            print("\n> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip() == "/quit":
+            return None
+        if line.strip():
+            return line.strip()
+
+
+def _print_answer(texts: Iterable[str]) -> None:
+    for text in texts:
+        print(text, end="", flush=True)
+    print(flush=True)

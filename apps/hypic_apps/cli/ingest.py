@@ -1,0 +1,41 @@
+"""``hypic-rag ingest PATH...``: documents into a store, every chunk prefilled once."""
+
+import json
+import sys
+from typing import Annotated, Literal
+
+from typer import Argument, Exit, Option, confirm
+
+from hypic_apps.cli import options
+from hypic_rag.config import Settings
+
+
+@options.with_settings("chunk_tokens", "seam_tokens", *options.PLACE)
+def run(
+    settings: Settings,
+    paths: Annotated[list[str], Argument(metavar="PATH...", help="Files, folders; txt md html pdf jsonl.")],
+    prefill: Annotated[Literal["all", "none"], Option(help="none: prefill when first asked for.")] = "all",
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask where there is not room for all.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Read documents into the store and prefill their chunks. Run again, only what changed is done.
+
+    Where a file cannot be read, the others are in all the same, and the exit code is 1.
+    """
+    from hypic_apps import ingestion, session
+    from hypic_rag.retrieval import plan_ingest
+
+    with session.open_store(settings, create=True) as (engine, opened):
+        plan = plan_ingest(opened, engine, paths)
+        session.say(ingestion.plan_text(plan, prefill))
+        if prefill == "all" and not plan.fits and not yes and sys.stdin.isatty():
+            confirm("Go on?", abort=True, err=True)
+        report = ingestion.ingest(plan, prefill)
+    for failure in report.failures:
+        session.say(f"could not read {failure.path}: {failure.reason}")
+    if as_json:
+        print(json.dumps(ingestion.fields(plan, report), ensure_ascii=False, indent=2))
+    else:
+        print(ingestion.report_text(report))
+    if report.failures:
+        raise Exit(1)

@@ -1,0 +1,62 @@
+"""The options that are settings: ``--top-k`` is the setting ``top_k`` in every command that takes it."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from typer import BadParameter, Option
+
+from hypic_rag.config import Settings
+from hypic_rag.errors import BadInput
+
+HELP = {
+    "mode": ("MODE", "hypic (cached segments) or full (recompute everything)."),
+    "top_k": ("N", "How many chunks to retrieve."),
+    "max_new_tokens": ("N", "Most tokens of an answer."),
+    "temperature": ("X", "0 takes the likeliest token."),
+    "top_p": ("X", "Sample among the likeliest tokens of this share."),
+    "seed": ("N", "Makes sampling repeatable."),
+    "seam_tokens": ("N", "First tokens of each chunk that are run live."),
+    "compose": ("HOW", "exact, last_state or add."),
+    "chunk_tokens": ("N", "Most tokens of a chunk."),
+    "store": ("NAME", "A name under HYPIC_HOME/stores, or a folder."),
+    "model": ("NAME", '"default", a local folder, or a hub name ORG/NAME.'),
+    "embedder": ("NAME", '"default", a local folder, or a hub name.'),
+    "disk_budget": ("SIZE", "Bytes of segments kept on disk: 10GB, unlimited."),
+    "host_memory": ("SIZE", "Bytes of segments kept in memory: 2GB, unlimited."),
+    "dtype": ("TYPE", "auto, float32, bfloat16 or float16."),
+    "device": ("NAME", "auto, cpu, cuda, cuda:1 or mps."),
+}
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+PLACE = ("store", "model", "embedder", "disk_budget", "host_memory", "dtype", "device")
+Json = Annotated[bool, Option("--json", help="Print JSON instead of text, with the same fields.")]
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command these options; it receives them, read and checked, as its first argument ``settings``.
+
+    A wrong value is bad usage (exit code 2).
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            try:
+                settings = Settings.load({name: given.pop(name) for name in names})
+            except BadInput as error:
+                raise BadParameter(str(error)) from error
+            command(settings, **given)
+
+        own = list(inspect.signature(command).parameters.values())[1:]
+        run.__signature__ = inspect.Signature([*own, *map(_parameter, names)])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    metavar, text = HELP[name]
+    option = Option("--" + name.replace("_", "-"), help=text, metavar=metavar, show_default=False)
+    annotation = Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,0 +1,50 @@
+"""The demo: bundled documents, three questions, cached segments against full recompute."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypic_apps import ingestion, report, session
+from hypic_apps.conversation import Conversation
+from hypic_rag.config import Settings
+from hypic_rag.engine import Policy, Sampling, SegmentEngine
+from hypic_rag.retrieval import plan_ingest
+
+DATA = Path(__file__).with_name("data")
+DOCUMENTS = DATA / "hotpotqa_docs.jsonl"
+QUESTIONS = DATA / "demo_questions.json"
+MAX_ANSWER_TOKENS = 48
+
+
+def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
+    """The fields of each answer, as of ``ask --compare``. Says on stderr what is being done."""
+    settings = replace(settings, store=_store_name(settings))
+    with session.open_store(settings, create=True) as (engine, store):
+        plan = plan_ingest(store, engine, [DOCUMENTS])
+        session.say(ingestion.plan_text(plan))
+        if not plan.is_empty:
+            session.say(ingestion.report_text(ingestion.ingest(plan)))
+        _warm_up(engine)
+        policy = Policy(seam_tokens=settings.seam_tokens, compose=settings.compose)
+        for question in json.loads(QUESTIONS.read_text(encoding="utf-8")):
+            conversation = Conversation(engine, store, policy, Sampling(MAX_ANSWER_TOKENS), settings.top_k)
+            for _ in conversation.ask(question):
+                pass
+            yield report.answer_fields(conversation.last, conversation.recompute())
+
+
+def _store_name(settings: Settings) -> str:
+    """One for each model, for a store holds the segments of one."""
+    if settings.model == "default":
+        return "demo"
+    return "demo-" + re.sub(r"[^\w.-]+", "-", str(settings.model)).strip("-")
+
+
+def _warm_up(engine: SegmentEngine) -> None:
+    """The first passes of a process set up torch; neither side of the comparison should carry that."""
+    prompt = engine.format.prompt("Ready?", [("", "A text to warm up with. " * 8)])
+    for policy in (engine.policy, Policy(mode="full")):
+        engine.generate(prompt, Sampling(1), policy)

@@ -1,0 +1,90 @@
+"""What an ingestion will do, its progress, and what it did, told to a person."""
+
+import dataclasses
+import shutil
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hypic_rag.config import format_budget, format_bytes
+from hypic_rag.retrieval import run_ingest
+from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress, IngestReport
+
+
+def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> IngestReport:
+    """Carry out the plan under a progress bar on stderr."""
+    columns = (
+        TextColumn("ingesting"),
+        BarColumn(),
+        TextColumn("{task.fields[documents]} documents, {task.fields[tokens]} tokens"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None, documents="", tokens="")
+
+        def show(progress: IngestProgress) -> None:
+            by_tokens = prefill == "all" and progress.total_tokens > 0
+            bar.update(
+                task,
+                completed=progress.n_tokens if by_tokens else progress.n_documents,
+                total=progress.total_tokens if by_tokens else progress.total_documents,
+                documents=f"{progress.n_documents} of {progress.total_documents}",
+                tokens=f"{progress.n_tokens:,} of {progress.total_tokens if by_tokens else 0:,}",
+            )
+
+        show(IngestProgress(0, len(plan.documents), 0, plan.prefill_tokens))
+        return run_ingest(plan, prefill, show)
+
+
+def plan_text(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> str:
+    """What is to come, in one line: documents, chunks, bytes, and whether there is room for them."""
+    changes = ", ".join(f"{len(plan.of(change))} {change}" for change in ("new", "changed", "unchanged"))
+    changes += f", {len(plan.removed)} removed"
+    documents = f"{len(plan.documents)} documents ({changes}), {plan.n_chunks} chunks"
+    if prefill == "none":
+        return f"{documents}: none will be prefilled"
+    budget = plan.engine.cache.stats().tiers["disk"].budget
+    limits = (
+        f"room for {format_bytes(plan.room_bytes)}: budget {format_budget(budget)}, "
+        f"{format_bytes(shutil.disk_usage(plan.store.folder).free)} of disk free"
+    )
+    outcome = f"fits ({limits})"
+    if not plan.fits:
+        outcome = (
+            f"does NOT fit ({limits}); what has no room will be computed when asked for. "
+            "More room: --disk-budget SIZE"
+        )
+    return (
+        f"{documents}: {plan.n_segments} to prefill, {plan.prefill_tokens:,} tokens, "
+        f"{format_bytes(plan.forecast_bytes)}, {outcome}"
+    )
+
+
+def report_text(report: IngestReport) -> str:
+    """What was done, in one line."""
+    n_same = report.n_unchanged + report.n_metadata
+    text = (
+        f"{report.n_new} new, {report.n_changed} changed, {n_same} unchanged, {report.n_removed} removed; "
+        f"{report.n_prefilled} segments prefilled, {report.prefill_tokens:,} tokens in {report.seconds:.1f} s"
+    )
+    if report.n_cold:
+        why = " (no more room)" if report.is_full else ""
+        text += f"; {report.n_cold} segments will be computed when asked for{why}"
+    return text
+
+
+def fields(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
+    """Everything that the texts say."""
+    done = dataclasses.asdict(report)
+    done["failures"] = [{"path": str(failure.path), "reason": failure.reason} for failure in report.failures]
+    return {
+        "n_documents": len(plan.documents),
+        "n_chunks": plan.n_chunks,
+        "forecast_segments": plan.n_segments,
+        "forecast_tokens": plan.prefill_tokens,
+        "forecast_bytes": plan.forecast_bytes,
+        "room_bytes": plan.room_bytes,
+        "fits": plan.fits,
+        **done,
+    }

@@ -1,0 +1,67 @@
+"""What is there: the model, the store's index, the cache by tier; as fields and as text."""
+
+from typing import Any
+
+from hypic_apps import session
+from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
+from hypic_rag.engine import SegmentEngine
+from hypic_rag.retrieval import Store
+
+
+def fields(settings: Settings) -> dict[str, Any]:
+    """``store`` and ``cache`` are None where nothing was ingested. Raises StoreMismatch as ``ask`` would."""
+    folder = store_folder(settings.store)
+    if not folder.exists():
+        with session.open_engine(settings) as engine:
+            return {"home": str(home()), "model": _model(engine), "store": None, "cache": None}
+    with session.open_store(settings) as (engine, store):
+        tiers = engine.cache.stats().tiers
+        cache = {
+            name: {"n_entries": tier.n_entries, "n_bytes": tier.nbytes, "budget_bytes": tier.budget}
+            for name, tier in tiers.items()
+        }
+        return {"home": str(home()), "model": _model(engine), "store": _store(store), "cache": cache}
+
+
+def text(fields: dict[str, Any]) -> str:
+    """The same for people."""
+    model, store = fields["model"], fields["store"]
+    layers = " + ".join(f"{n} {family}" for family, n in model["families"].items())
+    rows = [
+        ("home", fields["home"]),
+        ("model", f"{model['name']}, {layers} layers, context {model['context_length']:,} tokens, "
+                  f"{model['dtype']} on {model['device']} (fingerprint {model['fingerprint'][:12]})"),
+    ]
+    if store is None:
+        rows.append(("store", "none yet: make one with hypic-rag ingest PATH..."))
+    else:
+        rows.append(("store", store["folder"]))
+        rows.append(("index", f"{store['n_documents']} documents, {store['n_chunks']} chunks of up to "
+                              f"{store['chunk_tokens']} tokens, embedded by {store['embedder']}"))
+    for name, tier in (fields["cache"] or {}).items():
+        used = f"{format_bytes(tier['n_bytes'])} of {format_budget(tier['budget_bytes'])}"
+        rows.append((f"cache, {name}", f"{tier['n_entries']} segments, {used}"))
+    return "\n".join(f"{name:<12} {value}" for name, value in rows)
+
+
+def _model(engine: SegmentEngine) -> dict[str, Any]:
+    return {
+        "name": engine.model_name,
+        "fingerprint": engine.fingerprint,
+        "families": engine.families,
+        "context_length": engine.context_length,
+        "dtype": str(engine.model.dtype).removeprefix("torch."),
+        "device": str(engine.device),
+    }
+
+
+def _store(store: Store) -> dict[str, Any]:
+    n_documents, n_chunks = store.counts()
+    return {
+        "folder": str(store.folder),
+        "n_documents": n_documents,
+        "n_chunks": n_chunks,
+        "chunk_tokens": store.manifest.chunk_tokens,
+        "embedder": store.manifest.embedder,
+        "model": store.manifest.model,
+    }

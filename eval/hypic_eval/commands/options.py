@@ -1,0 +1,76 @@
+"""What several commands share: options, the engine they ask for, and the progress bar."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import BadParameter, Option
+
+from hypic_rag.config import Settings
+from hypic_rag.errors import BadInput
+
+if TYPE_CHECKING:
+    from hypic_rag.engine import SegmentEngine
+
+Model = Annotated[str | None, Option("--model", help='"default", a local folder, or a hub name ORG/NAME.')]
+Device = Annotated[str | None, Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")]
+Dtype = Annotated[str | None, Option("--dtype", help="auto, float32, bfloat16 or float16.")]
+Limit = Annotated[int | None, Option("--limit", min=1, help="Only the first questions of a file.")]
+Rows = Annotated[Path | None, Option("--rows", help="Measured rows, to go on from. Default: beside --out.")]
+
+
+def settings(model: str | None, device: str | None, dtype: str | None) -> Settings:
+    """The settings with these flags on top. A wrong value is bad usage (exit code 2)."""
+    try:
+        return Settings.load({"model": model, "device": device, "dtype": dtype})
+    except BadInput as error:
+        raise BadParameter(str(error)) from error
+
+
+def open_engine(chosen: Settings, cache_folder: Path | None = None) -> "SegmentEngine":
+    """The engine of the chosen model, with an unlimited cache in memory or, if given, in a folder too."""
+    from hypic_rag.cache import SegmentCache
+    from hypic_rag.engine import SegmentEngine
+
+    return SegmentEngine.from_pretrained(
+        chosen.model,
+        cache=SegmentCache.open(cache_folder),
+        dtype=chosen.torch_dtype,
+        device=chosen.torch_device,
+    )
+
+
+def rows_beside(out: Path) -> Path:
+    return out.with_suffix(".rows.jsonl")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr, one line for each name that the yielded function is called with."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        lines: dict[str, object] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in lines:
+                lines[name] = progress.add_task(name, total=total)
+            progress.update(lines[name], completed=done)  # type: ignore[arg-type]
+
+        yield show

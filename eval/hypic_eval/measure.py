@@ -1,0 +1,165 @@
+"""One question asked in one mode: the answer, its scores, its NLL, the first token's KL to full recompute."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hypic_eval.machine import commit
+from hypic_eval.metrics import first_token_kl
+from hypic_eval.modes import FULL, Mode
+from hypic_eval.rows import RowFile, row_key
+from hypic_eval.task import Question, Task
+from hypic_rag.errors import ContextTooLong
+from hypic_rag.prompt import Prompt, fit_documents
+
+if TYPE_CHECKING:
+    from hypic_rag.engine import Score, SegmentEngine
+
+VERSION = 1
+"""Raised whenever a change to this file alters any figure; rows of other versions are measured again."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as the model sees it, after documents beyond the context were dropped from the end.
+
+    answer_ids: the first right answer and the token that closes it; the NLL is the mean over all of them.
+    """
+
+    task: Task
+    question: Question
+    prompt: Prompt
+    n_dropped: int
+    answer_ids: tuple[int, ...]
+
+
+def ask(engine: "SegmentEngine", task: Task, question: Question) -> Asked:
+    """The question's prompt, with room left in the context for the answer generated and for the right one.
+
+    Raises ContextTooLong if the question does not fit even without documents.
+    """
+    form = engine.format
+    answer_ids = (*form.encode(question.answers[0]), *form.answer_end)
+    room = engine.context_length - max(task.max_new_tokens, len(answer_ids))
+    prompt, n_dropped = fit_documents(form.prompt(question.text, question.documents), room)
+    if prompt.n_tokens > room:
+        raise ContextTooLong(
+            f"question {question.id} has {prompt.n_tokens} tokens without any document, and the model's "
+            f"context of {engine.context_length} leaves {room} beside the answer. "
+            "Take the row out, or name another --model."
+        )
+    return Asked(task, question, prompt, n_dropped, answer_ids)
+
+
+def measured_key(engine: "SegmentEngine", asked: Asked, mode: Mode) -> str:
+    """Key of a row: the exact prompt, task, mode, model, and all that shapes a cached entry."""
+    entry = engine.segment_key(asked.prompt.token_ids[:1], kind="leading").fields()
+    return row_key(
+        {
+            "measure": VERSION,
+            "task": [asked.task.name, asked.task.version, asked.task.max_new_tokens],
+            "mode": str(mode),
+            "prompt": sha256(
+                repr([(part.kind, tuple(part.ids)) for part in asked.prompt.parts]).encode()
+            ).hexdigest(),
+            "answers": asked.question.answers,
+            "answer_ids": asked.answer_ids,
+            "id": asked.question.id,
+            "model": engine.fingerprint,
+            "entry": entry,
+        }
+    )
+
+
+def measure_all(
+    engine: "SegmentEngine",
+    questions: Sequence[Asked],
+    modes: Sequence[Mode],
+    rows: RowFile,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[Mode, list[dict[str, Any]]]:
+    """Rows of every question in every mode, in the questions' order; what ``rows`` holds is not run again.
+
+    on_progress: called with rows done and rows in all.
+    A question's segments leave the engine's cache when it is done.
+    """
+    total, done = len(questions) * len(modes), 0
+    measured: dict[Mode, list[dict[str, Any]]] = {mode: [] for mode in modes}
+    for asked in questions:
+        for mode, row in measure_question(engine, asked, modes, rows):
+            measured[mode].append(row)
+            done += 1
+            on_progress(done, total)
+    return measured
+
+
+def measure_question(
+    engine: "SegmentEngine", asked: Asked, modes: Sequence[Mode], rows: RowFile
+) -> Iterator[tuple[Mode, dict[str, Any]]]:
+    """Rows of one question, from ``rows`` where they are there, else measured and appended."""
+    full_logprobs: NDArray[np.float64] | None = None
+    try:
+        # Full first: the others are compared with its distribution.
+        for mode in sorted(modes, key=lambda mode: mode != FULL):
+            key = measured_key(engine, asked, mode)
+            row = rows.get(key)
+            if row is None:
+                if full_logprobs is None and mode != FULL:
+                    full_logprobs = logprobs(engine.score(asked.prompt, asked.answer_ids, policy=FULL.policy))
+                row, own_logprobs = measure(engine, asked, mode, full_logprobs)
+                full_logprobs = own_logprobs if full_logprobs is None else full_logprobs
+                rows.append(key, row)
+            yield mode, row
+    finally:
+        forget(engine, asked, modes)
+
+
+def measure(
+    engine: "SegmentEngine", asked: Asked, mode: Mode, full_logprobs: NDArray[np.float64] | None
+) -> tuple[dict[str, Any], NDArray[np.float64]]:
+    """One row and its first-token log-probabilities. ``full_logprobs`` None: this is full recompute."""
+    from hypic_rag.engine import Sampling
+
+    sampling = Sampling(max_new_tokens=asked.task.max_new_tokens)
+    generation = engine.generate(asked.prompt, sampling, policy=mode.policy)
+    score = engine.score(asked.prompt, asked.answer_ids, policy=mode.policy)
+    first = logprobs(score)
+    second_best, best = np.partition(first, -2)[-2:]
+    answer = asked.task.clean(generation.text)
+    row = {
+        "task": asked.task.name,
+        "id": asked.question.id,
+        "mode": str(mode),
+        "answer": answer,
+        **{name: function(answer, asked.question.answers) for name, function in asked.task.scores.items()},
+        "nll": score.nll,
+        "kl": 0.0 if full_logprobs is None else first_token_kl(full_logprobs, first),
+        "first_token": int(first.argmax()),
+        "top2_gap": float(best - second_best),
+        "prompt_tokens": asked.prompt.n_tokens,
+        "computed_tokens": generation.report.computed_tokens,
+        "n_documents": len(asked.prompt.documents),
+        "n_dropped": asked.n_dropped,
+        "commit": commit(),
+    }
+    return row, first
+
+
+def logprobs(score: "Score") -> NDArray[np.float64]:
+    return np.asarray(score.first_logprobs.cpu(), dtype=np.float64)
+
+
+def forget(engine: "SegmentEngine", asked: Asked, modes: Sequence[Mode]) -> None:
+    """Drops the question's document segments, of every mode, from all tiers of the cache."""
+    keys = (
+        engine.segment_key(document, kind="document", policy=mode.policy)
+        for mode in modes
+        if mode != FULL
+        for document in asked.prompt.documents
+        if len(document) > mode.seam_tokens
+    )
+    engine.cache.discard({key.digest for key in keys})

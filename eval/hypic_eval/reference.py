@@ -1,0 +1,169 @@
+"""Our answers held against those of an independent implementation, question by question."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypic_eval.machine import describe_machine
+from hypic_eval.measure import Asked, ask, measure_all
+from hypic_eval.modes import Mode, parse_mode
+from hypic_eval.results import ResultRow, Results, commits
+from hypic_eval.rows import RowFile
+from hypic_eval.task import read_questions, read_rows
+from hypic_rag.errors import BadInput
+
+if TYPE_CHECKING:
+    from hypic_rag.engine import SegmentEngine
+
+EQUAL_ANSWERS_GOAL = 90.0
+"""Percent of the answers, in every mode."""
+KL_GOAL = 0.02
+"""Nats between our mean first-token KL and the reference's, in every mode."""
+FIELDS = (
+    "id",
+    "mode",
+    "seam_tokens",
+    "prompt_tokens",
+    "answer",
+    "answer_nll",
+    "first_token",
+    "top2_gap",
+    "first_token_kl",
+)
+
+ByMode = dict[Mode, dict[str, dict[str, Any]]]
+
+
+def run_reference(
+    engine: "SegmentEngine",
+    data: Path,
+    reference: Path,
+    rows: RowFile,
+    limit: int | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Results:
+    """The reference's questions (the first ``limit``) in its modes; ``missed_goals`` tells what failed.
+
+    data: jsonl of questions that holds every id of the reference.
+    reference: jsonl of ``{id, mode, seam_tokens, prompt_tokens, answer, answer_nll, first_token, top2_gap,
+    first_token_kl}``.
+    """
+    theirs = read_reference(reference)
+    ids = list(dict.fromkeys(id for by_id in theirs.values() for id in by_id))[:limit]
+    task, questions = read_questions(data)
+    known = {question.id: question for question in questions}
+    if missing := [id for id in ids if id not in known]:
+        raise BadInput(
+            f"{data} has no question {missing[0]}, which {reference} answers. "
+            "Give the data that it was made from."
+        )
+    asked = [ask(engine, task, known[id]) for id in ids]
+    ours = measure_all(engine, asked, list(theirs), rows, on_progress)
+    return Results("reference", describe_machine(), *compare(engine, reference.stem, asked, ours, theirs))
+
+
+def read_reference(path: Path) -> ByMode:
+    """Reference rows by mode and question. Raises BadInput where a field or a row is missing."""
+    theirs: ByMode = {}
+    for number, row in enumerate(read_rows(path), start=1):
+        if missing := [name for name in FIELDS if name not in row]:
+            raise BadInput(f"{path}, line {number}: a reference row needs {', '.join(missing)}")
+        spelling = row["mode"] if row["mode"] == "full" else f"{row['mode']}:w={row['seam_tokens']}"
+        theirs.setdefault(parse_mode(spelling), {})[row["id"]] = row
+    ids = next(iter(theirs.values())).keys()
+    for mode, by_id in theirs.items():
+        if by_id.keys() != ids:
+            raise BadInput(
+                f"{path}: mode {mode} answers {len(by_id)} questions, and the first mode {len(ids)} others"
+            )
+    return theirs
+
+
+def compare(
+    engine: "SegmentEngine",
+    data: str,
+    asked: Sequence[Asked],
+    ours: Mapping[Mode, list[dict[str, Any]]],
+    theirs: ByMode,
+) -> tuple[list[ResultRow], list[str], list[dict[str, Any]]]:
+    """Result rows, notes, and one detail for every answer that differs."""
+    task, n = asked[0].task, len(asked)
+    result: list[ResultRow] = []
+    details: list[dict[str, Any]] = []
+    for mode, rows in ours.items():
+        pairs = [(row, theirs[mode][row["id"]]) for row in rows]
+
+        def figure(
+            metric: str, arrow: str, unit: str, value: float, goal: float | None = None, mode: Mode = mode
+        ) -> ResultRow:
+            return ResultRow(
+                task=f"{task.name} against reference",
+                version=task.version,
+                data=data,
+                n=n,
+                mode=str(mode),
+                metric=metric,
+                arrow=arrow,
+                unit=unit,
+                value=value,
+                interval=None,
+                model=engine.model_name,
+                commit=commits(ours[mode]),
+                settings={"fingerprint": engine.fingerprint, "max_new_tokens": task.max_new_tokens},
+                goal=goal,
+            )
+
+        our_kl, their_kl = (
+            sum(values) / n
+            for values in zip(*((a["kl"], b["first_token_kl"]) for a, b in pairs), strict=True)
+        )
+        result += [
+            figure(
+                "same answer",
+                "↑",
+                "%",
+                share(a["answer"] == b["answer"] for a, b in pairs),
+                EQUAL_ANSWERS_GOAL,
+            ),
+            figure(
+                "same first token", "↑", "%", share(a["first_token"] == b["first_token"] for a, b in pairs)
+            ),
+            figure("first-token KL to full", "", "nats", our_kl),
+            figure("reference KL", "", "nats", their_kl),
+            figure("mean KL apart", "↓", "nats", abs(our_kl - their_kl), KL_GOAL),
+            figure(
+                "largest KL apart", "↓", "nats", max(abs(a["kl"] - b["first_token_kl"]) for a, b in pairs)
+            ),
+            figure("largest NLL apart", "↓", "nats", max(abs(a["nll"] - b["answer_nll"]) for a, b in pairs)),
+            figure(
+                "same prompt tokens",
+                "↑",
+                "%",
+                share(a["prompt_tokens"] == b["prompt_tokens"] for a, b in pairs),
+                100.0,
+            ),
+        ]
+        details += [
+            {
+                "question": row["id"],
+                "mode": str(mode),
+                "answer": row["answer"],
+                "reference": other["answer"],
+                "reference's first top-2 gap": other["top2_gap"],
+                "first tokens": f"{row['first_token']}, {other['first_token']}",
+            }
+            for row, other in pairs
+            if row["answer"] != other["answer"]
+        ]
+    n_answers = n * len(ours)
+    return (
+        result,
+        [f"{n_answers - len(details)} of {n_answers} answers are equal to the reference's."],
+        details,
+    )
+
+
+def share(equal: Iterable[bool]) -> float:
+    """Percent of True."""
+    verdicts = list(equal)
+    return 100.0 * sum(verdicts) / len(verdicts)

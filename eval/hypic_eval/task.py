@@ -1,0 +1,125 @@
+"""What a task is: how rows of a data file become questions, and how their answers are scored."""
+
+import json
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hypic_rag.errors import BadInput
+
+Row = Mapping[str, Any]
+Document = tuple[str, str]
+"""Title and text."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with its documents in prompt order and the answers that count as right."""
+
+    id: str
+    text: str
+    documents: tuple[Document, ...]
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One way to ask and to score; each file of ``tasks/`` defines one as ``TASK``.
+
+    datasets: beginnings of the ``dataset`` field of the rows it reads.
+    read: row of the data file -> question.
+    clean: raw generated text -> answer.
+    scores: metric name (``metrics.METRICS``) -> function of the answer and the right answers.
+    version: raised whenever a change alters any score.
+    """
+
+    name: str
+    version: int
+    datasets: tuple[str, ...]
+    max_new_tokens: int
+    read: Callable[[Row], Question]
+    clean: Callable[[str], str]
+    scores: Mapping[str, Callable[[str, Sequence[str]], float]]
+
+
+def all_tasks() -> dict[str, Task]:
+    """Every task by name: the ``TASK`` of each file in ``tasks/``."""
+    package = import_module("hypic_eval.tasks")
+    modules = (
+        import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)
+    )
+    return {module.TASK.name: module.TASK for module in modules}
+
+
+def find_task(name: str) -> Task:
+    """The task called ``name``. Raises BadInput with the nearest names if there is none."""
+    tasks = all_tasks()
+    if name not in tasks:
+        near = get_close_matches(name, tasks) or sorted(tasks)
+        raise BadInput(
+            f"no task is called {name!r}; did you mean {' or '.join(near)}? All tasks: {', '.join(tasks)}"
+        )
+    return tasks[name]
+
+
+def task_of(path: Path, dataset: str) -> Task:
+    """The task that reads rows whose ``dataset`` field is ``dataset``. Raises BadInput if none does."""
+    for task in all_tasks().values():
+        if dataset.startswith(task.datasets):
+            return task
+    known = ", ".join(f"{task.name} ({', '.join(task.datasets)})" for task in all_tasks().values())
+    raise BadInput(
+        f"{path}: no task reads data set {dataset!r}. Name one with --task. Tasks and what they read: {known}"
+    )
+
+
+def read_questions(
+    path: Path, task_name: str | None = None, limit: int | None = None
+) -> tuple[Task, list[Question]]:
+    """The task and the first ``limit`` questions of a jsonl file of ``{id, question, docs, answers, dataset}``.
+
+    task_name: asks for a task instead of finding it by the rows' ``dataset``.
+    Raises BadInput, naming the line, where a row is not such an object.
+    """
+    rows = read_rows(path, limit)
+    try:
+        task = find_task(task_name) if task_name else task_of(path, str(rows[0]["dataset"]))
+    except KeyError:
+        raise BadInput(f"{path}, line 1: no field 'dataset' tells the task. Name one with --task.") from None
+    questions = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            question = task.read(row)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{path}, line {number}: not a row of task {task.name}: {error!r}") from error
+        if not question.text.strip() or not question.answers:
+            raise BadInput(f"{path}, line {number}: a row needs a question and at least one answer")
+        questions.append(question)
+    return task, questions
+
+
+def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
+    """The first ``limit`` objects of a jsonl file. Raises BadInput for a missing, empty or malformed one."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read as UTF-8 text: {error}") from error
+    rows: list[dict[str, Any]] = []
+    # Not splitlines(): it also cuts at U+2028, which a JSON string may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() or (limit is not None and len(rows) >= limit):
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise BadInput(f"{path}, line {number}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise BadInput(f"{path}, line {number}: an object was expected, not {type(row).__name__}")
+        rows.append(row)
+    if not rows:
+        raise BadInput(f"{path} holds no rows; a jsonl file with one object a line is needed")
+    return rows

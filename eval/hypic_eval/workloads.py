@@ -1,0 +1,59 @@
+"""Prompts whose time to the first token is measured, made from a file of questions with documents."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hypic_eval.task import Question
+from hypic_rag.errors import BadInput
+from hypic_rag.prompt import Prompt
+
+if TYPE_CHECKING:
+    from hypic_rag.prompt import PromptFormat
+
+N_DOCUMENTS = 10
+N_SEGMENTS, SEGMENT_TOKENS = 8, 512
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts of one shape; repetitions take them in turn. goal: how many times faster warm is than full."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    goal: float
+
+
+def ten_documents(form: "PromptFormat", questions: Sequence[Question], n_prompts: int) -> Workload:
+    """The first questions that have ten documents, as they are. Raises BadInput where none has."""
+    chosen = [question for question in questions if len(question.documents) == N_DOCUMENTS][:n_prompts]
+    if not chosen:
+        raise BadInput(f"no question has {N_DOCUMENTS} documents; give --data a HotpotQA file")
+    prompts = tuple(form.prompt(question.text, question.documents) for question in chosen)
+    return Workload(f"{N_DOCUMENTS} documents", prompts, goal=8)
+
+
+def long_segments(form: "PromptFormat", questions: Sequence[Question]) -> Workload:
+    """The first question behind segments of exactly 512 tokens, cut from all documents one after another."""
+    segments, stream = [], document_tokens(form, questions)
+    for _ in range(N_SEGMENTS):
+        segment = tuple(token for _, token in zip(range(SEGMENT_TOKENS), stream, strict=False))
+        if len(segment) < SEGMENT_TOKENS:
+            raise BadInput(
+                f"the documents hold fewer than {N_SEGMENTS * SEGMENT_TOKENS} tokens; give --data more rows"
+            )
+        segments.append(segment)
+    prompt = Prompt.build(form.leading(), segments, form.question(questions[0].text))
+    return Workload(f"{N_SEGMENTS} segments of {SEGMENT_TOKENS}", (prompt,), goal=15)
+
+
+def document_tokens(form: "PromptFormat", questions: Sequence[Question]) -> Iterator[int]:
+    for question in questions:
+        for title, text in question.documents:
+            yield from form.document(text, title)
+
+
+def documents_live(prompt: Prompt) -> Prompt:
+    """The same tokens with only the leading segment cacheable: what reuse of exact prefixes can do."""
+    leading = prompt.parts[0].ids if prompt.parts[0].kind == "leading" else ()
+    return Prompt.build(leading, (), prompt.token_ids[len(leading) :])

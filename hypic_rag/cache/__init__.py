@@ -1,0 +1,23 @@
+"""What a cached segment is, and where it lives. Knows nothing of models."""
+
+from hypic_rag.cache.cache import SegmentCache
+from hypic_rag.cache.entry import Entry, LayerEntry
+from hypic_rag.cache.key import FORMAT_VERSION, SegmentKey
+from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, TierStats
+from hypic_rag.cache.tiers.disk import DiskTier
+from hypic_rag.cache.tiers.host import HostTier
+
+__all__ = [
+    "FORMAT_VERSION",
+    "CacheStats",
+    "DiskTier",
+    "Entry",
+    "Hit",
+    "HostTier",
+    "LayerEntry",
+    "Miss",
+    "Problem",
+    "SegmentCache",
+    "SegmentKey",
+    "TierStats",
+]

@@ -1,0 +1,171 @@
+"""The segment cache: look up a key, store an entry, through memory first and then the disk."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hypic_rag.cache.entry import Entry, pack, require_same_segment, unpack
+from hypic_rag.cache.key import SegmentKey
+from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Tier, TierStats
+from hypic_rag.cache.tiers.disk import DiskTier
+from hypic_rag.cache.tiers.host import HostTier
+
+
+class SegmentCache:
+    """Entries by key, in a host tier and, if given, a disk tier. Safe for threads; processes share the disk.
+
+    Anything odd about a stored entry is a Miss with its reason, never an answer and never an exception.
+    Another process's ``discard`` does not reach what this one has in memory.
+    """
+
+    def __init__(self, host: HostTier, disk: DiskTier | None = None):
+        self.host = host
+        self.disk = disk
+        self._lock = threading.RLock()  # of the host tier and the counts; never held while a file is read
+        self._hits: Counter[Tier] = Counter()
+        self._misses: Counter[str] = Counter()
+
+    @classmethod
+    def open(
+        cls, folder: Path | str | None, host_budget: int | None = None, disk_budget: int | None = None
+    ) -> Self:
+        """The cache of a folder, which is made if needed; without a folder, in memory only.
+
+        Budgets in bytes, None for unlimited. Raises StoreMismatch, StoreDamaged (see DiskTier).
+        """
+        return cls(HostTier(host_budget), None if folder is None else DiskTier(folder, disk_budget))
+
+    def lookup(self, key: SegmentKey) -> Hit | Miss:
+        """The entry of a key, or why there is none. What comes from disk is kept in memory from then on."""
+        with self._lock:
+            entry = self.host.get(key.digest)
+            absent = self.host.why_absent(key.digest)
+            if entry is not None:
+                self._hits["host"] += 1
+        if entry is not None:
+            if self.disk is not None:
+                self.disk.touch(key.digest)
+            return Hit(entry, "host")
+        if self.disk is not None:
+            found = self.disk.get(key)
+            if isinstance(found, Entry):
+                with self._lock:
+                    self._hits["disk"] += 1
+                    return Hit(self.host.put(key.digest, found), "disk")
+            if found.reason != "never_seen":
+                absent = found
+        return self._count(absent)
+
+    def put(self, key: SegmentKey, entry: Entry) -> Entry:
+        """Store an entry and return the stored copy, on the CPU, bit for bit what later lookups give.
+
+        The first stored valid copy wins: if there is one, it is returned and ``entry`` is not stored. An
+        entry that fits no budget, or that a full disk refuses, is returned all the same.
+        Raises ValueError if the entry is not of the key's token count and seam.
+        """
+        require_same_segment(entry, key)  # told even where a copy is stored
+        with self._lock:
+            stored = self.host.get(key.digest)
+        if stored is None:
+            stored = self._store(key, entry)
+        elif self.disk is not None and self.disk.contains(key.digest):
+            self.disk.touch(key.digest)
+        elif self.disk is not None:
+            self.disk.put(key, pack(stored, key), self._pinned())
+        with self._lock:
+            return self.host.put(key.digest, stored)
+
+    def contains(self, key: SegmentKey) -> Tier | None:
+        """The tier that has the entry, by its index only: a lookup may still find the file bad."""
+        with self._lock:
+            if key.digest in self.host:
+                return "host"
+        return "disk" if self.disk is not None and self.disk.contains(key.digest) else None
+
+    def discard(self, digests: Iterable[str]) -> int:
+        """Remove entries from all tiers, pinned or not; how many were in any."""
+        n_removed = 0
+        for digest in digests:
+            on_disk = self.disk is not None and self.disk.discard([digest]) > 0
+            with self._lock:
+                in_memory = self.host.discard(digest, Miss("deleted"))
+            n_removed += on_disk or in_memory
+        return n_removed
+
+    def reject(self, key: SegmentKey, reason: str, detail: str) -> Miss:
+        """For a caller who finds that an entry does not fit, say its shapes the model's: removes it, counts
+        the miss and returns it."""
+        self.discard([key.digest])
+        return self._count(Miss(reason, detail))
+
+    def pin(self, key: SegmentKey) -> None:
+        """Until ``unpin``, do not evict the entry, present or yet to come. Pins nest."""
+        with self._lock:
+            self.host.pin(key.digest)
+
+    def unpin(self, key: SegmentKey) -> None:
+        with self._lock:
+            self.host.unpin(key.digest)
+
+    def nbytes(self, tier: Tier) -> int:
+        """Bytes in use: of tensors in memory, of files on disk. 0 for a tier this cache does not have."""
+        if tier == "host":
+            with self._lock:
+                return self.host.nbytes
+        return 0 if self.disk is None else self.disk.totals()[1]
+
+    def stats(self) -> CacheStats:
+        with self._lock:
+            hits, misses = self._hits.copy(), dict(self._misses)
+            host = TierStats(len(self.host), self.host.nbytes, self.host.budget, hits["host"])
+        tiers: dict[Tier, TierStats] = {"host": host}
+        if self.disk is not None:
+            tiers["disk"] = TierStats(*self.disk.totals(), self.disk.budget, hits["disk"])
+        return CacheStats(tiers, misses)
+
+    def verify(self) -> list[Problem]:
+        """Read and check every file on disk; changes nothing. To be rid of a damaged entry, discard it."""
+        return [] if self.disk is None else self.disk.verify()
+
+    def gc(self) -> list[Problem]:
+        """Remove files without a row, rows without a file and unfinished files; returns what was removed."""
+        return [] if self.disk is None else self.disk.gc()
+
+    def close(self) -> None:
+        with self._lock:
+            self.host.clear()
+        if self.disk is not None:
+            self.disk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _store(self, key: SegmentKey, entry: Entry) -> Entry:
+        """The copy on disk, put there now or before by whomever; if the disk takes none, a copy in memory."""
+        data = pack(entry, key)
+        for _ in range(2):  # a second time if the copy that exists proves bad, which removes it
+            if self.disk is None:
+                break
+            if not self.disk.contains(key.digest) and self.disk.put(key, data, self._pinned()) != "exists":
+                break
+            found = self.disk.get(key)
+            if isinstance(found, Entry):
+                return found
+        return unpack(data, key)
+
+    def _pinned(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(self.host.pinned)
+
+    def _count(self, miss: Miss) -> Miss:
+        with self._lock:
+            self._misses[miss.reason] += 1
+        return miss

@@ -1,0 +1,121 @@
+"""A cached segment: per layer a family and named tensors; and its form as safetensors bytes."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from hypic_rag.cache.key import Identity, SegmentKey, difference
+
+FORMAT_NAME = "hypic-entry"
+METADATA_NAME = "hypic"  # one name with JSON in it: safetensors writes several names in a random order
+
+
+@dataclass(frozen=True, eq=False)
+class LayerEntry:
+    """What one layer keeps of a segment: its family ("gdn", "attention", ...) and tensors by their names."""
+
+    family: str
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A cached segment of ``n_tokens`` tokens, whose first ``seam_tokens`` are not in the tensors.
+
+    Tensors of an entry that came from a cache are shared by everyone who looked it up: never modify them.
+    """
+
+    n_tokens: int
+    seam_tokens: int
+    layers: tuple[LayerEntry, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors; the stored file has a few kilobytes more."""
+        return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors.values())
+
+
+class EntryRefused(Exception):
+    """Stored bytes are not the entry that was asked for. ``reason`` and ``detail`` are those of the miss."""
+
+    def __init__(self, reason: str, detail: str):
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about itself."""
+
+    digest: str
+    n_tokens: int
+    seam_tokens: int
+    format_version: int
+    families: list[str]
+
+
+def pack(entry: Entry, key: SegmentKey) -> bytes:
+    """The entry as safetensors bytes: tensors "LAYER.NAME" on the CPU, metadata with the key's identity.
+
+    Equal entries and keys give equal bytes. Raises ValueError as require_same_segment does.
+    """
+    require_same_segment(entry, key)
+    about = {
+        "format": FORMAT_NAME,
+        "format_version": key.format_version,
+        "digest": key.digest,
+        "n_tokens": entry.n_tokens,
+        "seam_tokens": entry.seam_tokens,
+        "families": [layer.family for layer in entry.layers],
+        "key": key.fields(),
+    }
+    tensors = {
+        # clone: safetensors refuses tensors that overlap, and layers may hand in views of one slab
+        f"{i}.{name}": tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for i, layer in enumerate(entry.layers)
+        for name, tensor in layer.tensors.items()
+    }
+    return save(tensors, metadata={METADATA_NAME: json.dumps(about, sort_keys=True)})
+
+
+def require_same_segment(entry: Entry, key: SegmentKey) -> None:
+    """Raises ValueError if the entry is not of the key's token count and seam."""
+    if (entry.n_tokens, entry.seam_tokens) != (key.n_tokens, key.seam_tokens):
+        raise ValueError(
+            f"the entry has {entry.n_tokens} tokens with a seam of {entry.seam_tokens}, but its key has "
+            f"{key.n_tokens} with a seam of {key.seam_tokens}; build both from the same segment and policy"
+        )
+
+
+def unpack(data: bytes, asked: Identity) -> Entry:
+    """The entry in ``data``, its tensors in memory of their own. Raises EntryRefused if not ``asked``."""
+    try:
+        header = read_header(data)
+        found = difference(header, asked, where="the file")
+        if found is not None:
+            raise EntryRefused(*found)
+        layers: list[dict[str, Tensor]] = [{} for _ in header.families]
+        for full_name, tensor in load(data).items():
+            layer, name = full_name.split(".", 1)
+            layers[int(layer)][name] = tensor
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise EntryRefused("damaged", f"not a stored entry: {type(error).__name__}: {error}") from error
+    pairs = zip(header.families, layers, strict=True)
+    return Entry(header.n_tokens, header.seam_tokens, tuple(LayerEntry(*pair) for pair in pairs))
+
+
+def read_header(data: bytes) -> Header:
+    """What the bytes say about themselves. Raises ValueError, LookupError or TypeError."""
+    length = int.from_bytes(data[:8], "little")
+    about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][METADATA_NAME])
+    if about["format"] != FORMAT_NAME:
+        raise ValueError(f"format is {about['format']!r}, not {FORMAT_NAME!r}")
+    return Header(
+        about["digest"], about["n_tokens"], about["seam_tokens"], about["format_version"], about["families"]
+    )

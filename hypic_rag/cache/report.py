@@ -1,0 +1,66 @@
+"""What the cache says back: hits, misses with their reason, problems found, and counts."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hypic_rag.cache.entry import Entry
+
+Tier = Literal["host", "disk"]
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """A valid entry, and the tier that had it."""
+
+    entry: Entry
+    tier: Tier
+
+
+@dataclass(frozen=True)
+class Miss:
+    """No entry, and why.
+
+    reason: "never_seen"; "evicted", "deleted" (it was here); "not_stored" (no tier had room for it);
+    "missing", "truncated", "damaged", "unreadable" (its file is gone or bad);
+    "other_version", "wrong_key", "wrong_shape" (the file is whole but is not what was asked).
+    detail: a sentence with both values where two things disagree; may be empty.
+    """
+
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something found wrong in a store. reason: as of a miss, or "orphan" (a file without a row), "leftover"
+    (an unfinished file of a writer that has died), "index". digest: empty where it is about no entry."""
+
+    digest: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class TierStats:
+    """budget: bytes, None for unlimited. hits: since this process opened the cache."""
+
+    n_entries: int
+    nbytes: int
+    budget: int | None
+    hits: int
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """tiers: by tier name, only those in use. misses: by reason, since this process opened the cache."""
+
+    tiers: dict[Tier, TierStats]
+    misses: dict[str, int]
+
+    @property
+    def n_hits(self) -> int:
+        return sum(tier.hits for tier in self.tiers.values())
+
+    @property
+    def n_misses(self) -> int:
+        return sum(self.misses.values())

@@ -1,0 +1,1 @@
+"""Where entries live: this process's memory (host) and a folder (disk)."""

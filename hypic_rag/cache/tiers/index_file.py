@@ -1,0 +1,149 @@
+"""The SQLite file of an index: made, opened, told damaged from busy, and moved aside when damaged."""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from filelock import FileLock, Timeout
+
+from hypic_rag.errors import StoreDamaged, StoreMismatch
+
+log = logging.getLogger(__name__)
+
+INDEX_VERSION = 1
+BUSY_SECONDS = 10.0
+SCHEMA = (
+    """CREATE TABLE entry (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: tells a new copy from the one it replaced
+        digest TEXT NOT NULL UNIQUE, nbytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
+        format_version INTEGER NOT NULL, n_tokens INTEGER NOT NULL, seam_tokens INTEGER NOT NULL,
+        model TEXT NOT NULL, kind TEXT NOT NULL, namespace TEXT NOT NULL,
+        created REAL NOT NULL, last_used REAL NOT NULL, hits INTEGER NOT NULL)""",
+    "CREATE INDEX entry_by_use ON entry (last_used, id, nbytes)",
+    """CREATE TABLE gone (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        digest TEXT NOT NULL UNIQUE, reason TEXT NOT NULL, detail TEXT NOT NULL)""",
+    f"PRAGMA user_version = {INDEX_VERSION}",
+)
+PROBES = (  # fail at once if the tables are not those of this version
+    "SELECT id, digest, nbytes, checksum, format_version, n_tokens, seam_tokens, model, kind, namespace,"
+    " created, last_used, hits FROM entry LIMIT 1",
+    "SELECT id, digest, reason, detail FROM gone LIMIT 1",
+)
+# the second: of an error message that quotes garbage
+DAMAGE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+
+
+def open_index(path: Path, is_bad: Callable[[], bool], cause: Exception | None) -> sqlite3.Connection:
+    """Open or create the index; a damaged one, or one that ``is_bad`` for ``cause``, is first moved aside.
+
+    One process at a time, under index.lock: SQLite's own locks cover neither switching a new file to WAL nor
+    moving one aside. Raises StoreMismatch if the index is of a newer version, sqlite3.Error and OSError if
+    the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name("index.lock"), timeout=3 * BUSY_SECONDS, poll_interval=0.01):
+        if cause is not None and is_bad():
+            move_aside(path, cause)
+        try:
+            return connect(path)
+        except DAMAGE_ERRORS as error:
+            if not is_damage(error):
+                raise
+            move_aside(path, error)
+            return connect(path)
+
+
+def open_read_only(path: Path, cause: Exception) -> sqlite3.Connection:
+    """The index of a folder that cannot be written because of ``cause``.
+
+    Raises StoreDamaged if there is none, or if the cause is only that others hold its locks.
+    """
+    if isinstance(cause, Timeout) or is_busy(cause):
+        raise StoreDamaged(
+            f"cache folder {path.parent} stayed locked by another process ({cause}). "
+            "End the process that hangs, or name another cache folder."
+        ) from cause
+    if not path.is_file():
+        raise StoreDamaged(
+            f"cache folder {path.parent} cannot be opened: {cause}. "
+            "Name a folder that can be written, or mend its permissions."
+        ) from cause
+    try:
+        # immutable: without it SQLite would have to write a -shm file to read a database in WAL mode
+        db = connect(f"file:{quote(str(path))}?mode=ro&immutable=1", read_only=True)
+    except DAMAGE_ERRORS as error:
+        raise StoreDamaged(
+            f"cache index {path} can be neither written ({cause}) nor read ({error}). "
+            "Name another cache folder, or mend the permissions of this one."
+        ) from error
+    log.warning("cache folder %s cannot be written, it is only read: %s", path.parent, cause)
+    return db
+
+
+def connect(path: Path | str, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to an index of the known version, made if the file is new. Raises sqlite3.Error,
+    StoreMismatch."""
+    db = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only
+    )
+    try:
+        with closing(db.execute("PRAGMA user_version")) as answer:
+            version = answer.fetchone()[0]
+        if version > INDEX_VERSION:
+            raise StoreMismatch(
+                f"cache {path} has format {version}, but this hypic-rag knows formats up to {INDEX_VERSION}. "
+                "Upgrade hypic-rag, name another cache folder, or delete this one (it will be built again)."
+            )
+        if not read_only:
+            db.execute("PRAGMA journal_mode = WAL").fetchone()
+            # a power cut may lose the last rows (their files become orphans) but not harm the index
+            db.execute("PRAGMA synchronous = NORMAL")
+            if version == 0:
+                db.execute("BEGIN IMMEDIATE")
+                for statement in SCHEMA:
+                    db.execute(statement)
+                db.execute("COMMIT")
+        for probe in PROBES:
+            db.execute(probe).fetchall()
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the error can only come from a bad index file; a lock, a full disk, a bad path is no damage."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return True
+    signs = ("no such table", "no such column", "already exists", "could not decode")
+    return any(sign in str(error).lower() for sign in signs)
+
+
+def is_busy(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def move_aside(path: Path, cause: Exception) -> None:
+    """Rename the index to index.sqlite.damaged-N, so that it can be looked at and a new one be made."""
+    n = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{n}")).exists():
+        n += 1
+    log.warning("cache index %s is damaged (%s); moved to %s and a new one started", path, cause, aside.name)
+    for suffix in ("-wal", "-shm", ""):  # a log left behind would be replayed into the new index
+        if path.with_name(path.name + suffix).exists():
+            os.replace(path.with_name(path.name + suffix), aside.with_name(aside.name + suffix))
+
+
+def inode(path: Path) -> int:
+    """0 if there is no such file."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,215 @@
+"""Settings: a file, then the environment, then what the caller gives; the last wins. Imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hypic_rag.errors import BadInput
+
+CONFIG_NAME = "config.toml"
+ENVIRONMENT_PREFIX = "HYPIC_"
+HOME_VARIABLE = "HYPIC_HOME"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting with its default. The same names serve the file, ``HYPIC_NAME`` and ``--name``."""
+
+    model: str = "default"  # "default", a local folder or a hub name ORG/NAME
+    store: str = "default"  # a name under HOME/stores, or a folder path
+    embedder: str | None = None  # a folder or a hub name; None: the store's own, for a new one MiniLM
+    top_k: int = 5
+    chunk_tokens: int | None = None  # of the model; None: the store's own, for a new one 512
+    seam_tokens: int = 8
+    compose: str = "exact"
+    mode: str = "hypic"
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    disk_budget: int | None = 10 * 1000**3  # bytes; None: unlimited
+    host_memory: int | None = 2 * 1000**3  # bytes; None: unlimited
+    dtype: str = "auto"  # "auto", "float32", "bfloat16", "float16"
+    device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", "mps"
+
+    @classmethod
+    def load(
+        cls,
+        given: Mapping[str, object] | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        file: Path | None = None,
+    ) -> Settings:
+        """Defaults, then HOME/config.toml, then ``HYPIC_*``, then ``given`` (None there means: not given).
+
+        environment: instead of ``os.environ``. file: instead of HOME/config.toml; need not exist.
+        Raises BadInput for an unknown name in the file or in ``given``, and for a value out of its range.
+        """
+        environment = os.environ if environment is None else environment
+        file = home(environment) / CONFIG_NAME if file is None else file
+        values: dict[str, Any] = {}
+        for name, raw in _read_file(file).items():
+            values[name] = _parse(name, raw, f"{name} in {file}")
+        for name in _PARSERS:
+            variable = ENVIRONMENT_PREFIX + name.upper()
+            if environment.get(variable):
+                values[name] = _parse(name, environment[variable], variable)
+        for name, raw in (given or {}).items():
+            if raw is not None:
+                values[name] = _parse(name, raw, "--" + name.replace("_", "-"))
+        return cls(**values)
+
+    @property
+    def torch_dtype(self) -> str | None:
+        """The dtype's name for the engine; None lets it choose."""
+        return None if self.dtype == "auto" else self.dtype
+
+    @property
+    def torch_device(self) -> str | None:
+        """The device's name for the engine; None lets it choose."""
+        return None if self.device == "auto" else self.device
+
+
+def home(environment: Mapping[str, str] | None = None) -> Path:
+    """The folder under which everything is kept: ``$HYPIC_HOME``, or ``~/.hypic-rag``. Not made here."""
+    given = (os.environ if environment is None else environment).get(HOME_VARIABLE)
+    return Path(given).expanduser().absolute() if given else Path.home() / ".hypic-rag"
+
+
+def store_folder(store: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Where a store lies: a name under HOME/stores; what has a slash, or begins with . or ~, is a path."""
+    if "/" in store or os.sep in store or store.startswith((".", "~")):
+        return Path(store).expanduser().absolute()
+    return home(environment) / "stores" / store
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of ``10GB`` (1000s), ``512MiB`` (1024s), ``1.5 GB`` or ``4096``. Raises BadInput."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", text.strip(), re.IGNORECASE)
+    if match is None or (match[3] and not match[2]):
+        raise BadInput(f"{text!r} is not a size. Write it like 10GB, 512MiB or 4096 (bytes)")
+    power = " kmgtp".index(match[2].lower() or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def format_bytes(n_bytes: float) -> str:
+    """A size for people, in 1000s: ``4.1 MB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"
+
+
+def format_budget(n_bytes: int | None) -> str:
+    """A budget for people."""
+    return "unlimited" if n_bytes is None else format_bytes(n_bytes)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`` Did you mean X?`` with the nearest known names, or nothing where none is near."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"the settings file {file} cannot be read: {error}. Mend it or delete it") from error
+    return values
+
+
+def _parse(name: str, raw: object, where: str) -> Any:
+    if name not in _PARSERS:
+        near = nearest(name, list(_PARSERS))
+        raise BadInput(f"{where}: there is no setting {name!r}.{near} All: {', '.join(sorted(_PARSERS))}")
+    try:
+        return _PARSERS[name](raw)
+    except ValueError as error:
+        raise BadInput(f"{where}: {error}") from error
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, (str, Path)) or not str(raw).strip():
+        raise ValueError(f"needs a text, not {raw!r}")
+    return str(raw)
+
+
+def _one_of(*choices: str) -> Callable[[object], str]:
+    def parse(raw: object) -> str:
+        if raw not in choices:
+            raise ValueError(f"{raw!r} is none of {', '.join(choices)}.{nearest(str(raw), list(choices))}")
+        return str(raw)
+
+    return parse
+
+
+def _whole(least: int) -> Callable[[object], int]:
+    def parse(raw: object) -> int:
+        is_number = isinstance(raw, int) and not isinstance(raw, bool)
+        if not is_number and not (isinstance(raw, str) and re.fullmatch(r"\s*-?\d+\s*", raw)):
+            raise ValueError(f"needs a whole number, not {raw!r}")
+        value = int(str(raw))
+        if value < least:
+            raise ValueError(f"needs a whole number of at least {least}, not {value}")
+        return value
+
+    return parse
+
+
+def _number(low: float, high: float, low_open: bool = False) -> Callable[[object], float]:
+    def parse(raw: object) -> float:
+        try:
+            value = math.nan if isinstance(raw, bool) else float(str(raw))
+        except ValueError:
+            value = math.nan
+        if not (low < value if low_open else low <= value) or not value <= high:
+            least = f"above {low:g}" if low_open else f"from {low:g}"
+            raise ValueError(f"needs a number {least} to {high:g}, not {raw!r}")
+        return value
+
+    return parse
+
+
+def _size(raw: object) -> int | None:
+    if isinstance(raw, str) and raw.strip().lower() in ("unlimited", "none"):
+        return None
+    if isinstance(raw, (bool, float)) or not isinstance(raw, (int, str)):
+        raise ValueError(f"{raw!r} is not a size. Write it like 10GB, 512MiB or unlimited")
+    return parse_bytes(str(raw))
+
+
+def _seed(raw: object) -> int | None:
+    return None if isinstance(raw, str) and raw.strip().lower() == "none" else _whole(0)(raw)
+
+
+_PARSERS: dict[str, Callable[[object], Any]] = {
+    "model": _text,
+    "store": _text,
+    "embedder": _text,
+    "top_k": _whole(1),
+    "chunk_tokens": _whole(64),
+    "seam_tokens": _whole(0),
+    "compose": _one_of("exact", "last_state", "add"),
+    "mode": _one_of("hypic", "full"),
+    "max_new_tokens": _whole(1),
+    "temperature": _number(0.0, 100.0),
+    "top_p": _number(0.0, 1.0, low_open=True),
+    "seed": _seed,
+    "disk_budget": _size,
+    "host_memory": _size,
+    "dtype": _one_of("auto", "float32", "bfloat16", "float16"),
+    "device": _text,
+}
+assert set(_PARSERS) == {field.name for field in fields(Settings)}

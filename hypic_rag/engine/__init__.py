@@ -1,0 +1,18 @@
+"""From prompt and cache to tokens."""
+
+from hypic_rag.engine.engine import SegmentEngine
+from hypic_rag.engine.policy import Policy, Sampling
+from hypic_rag.engine.report import Generation, PrefillReport, Report, Score, SegmentUse, StepOutput, StreamEvent
+
+__all__ = [
+    "Generation",
+    "Policy",
+    "PrefillReport",
+    "Report",
+    "Sampling",
+    "Score",
+    "SegmentEngine",
+    "SegmentUse",
+    "StepOutput",
+    "StreamEvent",
+]

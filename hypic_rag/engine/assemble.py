@@ -1,0 +1,88 @@
+"""The assembled forward: lay a prompt's parts out as active rows and cached interiors, and run them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypic_rag.cache import Entry
+from hypic_rag.engine.context import Assembly
+from hypic_rag.engine.plan import Event, Rows, Splice, build
+from hypic_rag.engine.policy import Policy
+from hypic_rag.engine.recurrence import Compose
+from hypic_rag.engine.rotary import Rotary
+from hypic_rag.engine.state import Interior, SequenceState
+from hypic_rag.prompt import Part
+
+
+@dataclass
+class Active:
+    """The rows of one sequence in a pass. ``ids`` and ``positions`` are theirs; ``events`` also has the splices."""
+
+    state: SequenceState
+    compose: Compose
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def rows(self, ids: Sequence[int]) -> None:
+        self.positions += range(self.state.position, self.state.position + len(ids))
+        self.state.position += len(ids)
+        self.ids += ids
+        self.events.append(Rows(len(ids)))
+
+    def splice(self, entry: Entry, device: torch.device) -> None:
+        """Place an entry's interior here; its seam, the entry's first tokens, was run as rows just before."""
+        state = self.state
+        offset = state.position - entry.seam_tokens
+        state.interiors.append(Interior.place(entry, offset, state.n_private + len(self.ids), device))
+        state.position += entry.n_tokens - entry.seam_tokens
+        self.events.append(Splice(len(state.interiors) - 1))
+
+
+def cached_seam(part: Part, policy: Policy) -> int | None:
+    """The seam with which a part is cached, or None where all its rows are live."""
+    if policy.mode == "full" or part.kind == "live":
+        return None
+    if part.kind == "leading":
+        return 0
+    return policy.seam_tokens if len(part.ids) > policy.seam_tokens else None
+
+
+def lay_out(state: SequenceState, parts: Sequence[Part], entries: Mapping[Part, Entry], policy: Policy,
+            device: torch.device) -> Active:
+    """Continue ``state`` (changed) by parts; ``entries`` has those that are cached."""
+    active = Active(state, policy.compose)
+    for part in parts:
+        seam = cached_seam(part, policy)
+        if seam is None:
+            active.rows(part.ids)
+        else:
+            if seam:
+                active.rows(part.ids[:seam])
+            active.splice(entries[part], device)
+    state.capacity = max(state.capacity, state.n_private + len(active.ids))
+    return active
+
+
+@torch.inference_mode()
+def run(model: Any, rotary: Rotary, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+    """One pass over all sequences of the batch, whose states it advances.
+
+    keep: row numbers within each sequence whose logits are wanted. Returns (n_kept, vocabulary) a sequence.
+    """
+    device = model.device
+    plan = build([active.events for active in batch], device)
+    turns = tuple(rotary.turns([i.offset for i in active.state.interiors], device) for active in batch)
+    context = Assembly(plan, tuple(a.state for a in batch), tuple(a.compose for a in batch), turns)
+    ids = torch.tensor([[token for active in batch for token in active.ids]], device=device)
+    positions = torch.tensor([[p for active in batch for p in active.positions]], device=device)
+    kept = torch.tensor([start + row for (start, _), rows in zip(plan.spans, keep, strict=True) for row in rows], device=device)
+    logits = model(
+        input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=kept, hypic=context
+    ).logits[0]
+    for active in batch:
+        active.state.n_private += len(active.ids)
+    return list(logits.split([len(rows) for rows in keep]))

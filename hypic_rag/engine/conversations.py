@@ -1,0 +1,61 @@
+"""End states of finished requests, so that the next turn of a conversation resumes exactly where the last ended."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from hypic_rag.engine.policy import Policy
+from hypic_rag.engine.state import SequenceState
+from hypic_rag.prompt import Part
+
+
+def merge_live(parts: Sequence[Part], mode: str) -> list[Part]:
+    """Join neighbouring live parts; in ``full`` mode every part is live."""
+    merged: list[Part] = []
+    for part in parts:
+        kind = "live" if mode == "full" else part.kind
+        if merged and kind == merged[-1].kind == "live":
+            merged[-1] = Part("live", merged[-1].ids + part.ids)
+        else:
+            merged.append(Part(kind, part.ids))
+    return merged
+
+
+def remainder(done: Sequence[Part], parts: Sequence[Part]) -> list[Part] | None:
+    """What of ``parts`` is left to run after ``done``; None where they do not begin with it or nothing is left."""
+    if not done or len(done) > len(parts) or list(done[:-1]) != list(parts[: len(done) - 1]):
+        return None
+    last, here, rest = done[-1], parts[len(done) - 1], list(parts[len(done) :])
+    if last == here:
+        return rest or None
+    if last.kind == here.kind == "live" and here.ids[: len(last.ids)] == last.ids:
+        return [Part("live", here.ids[len(last.ids) :]), *rest]
+    return None
+
+
+class Conversations:
+    """Held states by policy, least recently used first to go. ``budget`` in bytes; 0 holds nothing."""
+
+    def __init__(self, budget: int):
+        self.budget = budget
+        self._held: OrderedDict[tuple[Policy, tuple[Part, ...]], SequenceState] = OrderedDict()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(state.nbytes for state in self._held.values())
+
+    def hold(self, policy: Policy, state: SequenceState) -> None:
+        self._held[policy, tuple(state.parts)] = state
+        while self._held and self.nbytes > self.budget:
+            self._held.popitem(last=False)
+
+    def resume(self, policy: Policy, parts: Sequence[Part]) -> tuple[SequenceState, list[Part]]:
+        """A copy of the longest held state that ``parts`` begin with, and what is left to run."""
+        best, left = SequenceState(), list(parts)
+        for key, state in self._held.items():
+            rest = remainder(state.parts, parts) if key[0] == policy else None
+            if rest is not None and state.position > best.position:
+                best, left, found = state, rest, key
+        if best.position:
+            self._held.move_to_end(found)
+            best = best.clone()
+        return best, left

@@ -1,0 +1,297 @@
+"""SegmentEngine: from prompts to tokens, over cached segments, for any number of requests at once."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hypic_rag.cache import SegmentCache, SegmentKey
+from hypic_rag.engine import assemble, load, models
+from hypic_rag.engine.conversations import Conversations, merge_live
+from hypic_rag.engine.generate import TextStream
+from hypic_rag.engine.policy import Policy, Sampling
+from hypic_rag.engine.report import Generation, PrefillReport, Report, Score, SegmentUse, StepOutput, StreamEvent
+from hypic_rag.engine.request import Request
+from hypic_rag.engine.segments import Segments
+from hypic_rag.engine.state import SequenceState
+from hypic_rag.errors import BadInput, ContextTooLong
+from hypic_rag.prompt import Kind, Part, Prompt, PromptFormat
+
+DEFAULT_CONVERSATION_BYTES = 512 << 20
+
+
+class SegmentEngine:
+    """Holds one model, its segment cache and the requests under way.
+
+    ``generate``, ``stream``, ``score`` and ``prefill`` may be called from any thread; they take turns at the model,
+    and requests under way share every pass. ``add_request``, ``step`` and ``cancel`` are the loop beneath.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, name: str, fingerprint: str, tokenizer_fingerprint: str = "",
+        cache: SegmentCache | None = None, policy: Policy | None = None, system: str | None = None,
+        namespace: str = "", deterministic: bool = False, conversation_budget: int = DEFAULT_CONVERSATION_BYTES,
+    ):
+        """model: loaded with ``attn_implementation="hypic"``; its linear mixers are swapped in place.
+
+        namespace: a tenant's salt in every key. deterministic: one segment a prefill pass, so that an entry's bits
+        do not depend on what was prefilled beside it. conversation_budget: bytes of end states held for next turns.
+        """
+        self.layout = models.prepare(model)
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.model_name = name
+        self.fingerprint = fingerprint
+        self.format = PromptFormat.from_tokenizer(tokenizer, system)
+        self.policy = policy or Policy()
+        self.cache = SegmentCache.open(None, None, None) if cache is None else cache
+        self.context_length = int(model.config.max_position_embeddings)
+        self.device = model.device
+        self._ends = load.end_tokens(model, tokenizer, self.format)
+        dtype = str(model.dtype).removeprefix("torch.")
+        template = SegmentKey(
+            model=fingerprint, tokenizer=tokenizer_fingerprint or fingerprint, token_ids=(), kind="document",
+            seam_tokens=0, compute_dtype=dtype, rope=self.layout.rotary.settings, isolation_prefix=(), codec="none",
+            namespace=namespace,
+        )
+        self.segments = Segments(self.model, self.layout, self.cache, template, deterministic)
+        self.conversations = Conversations(conversation_budget)
+        self._requests: dict[int, Request] = {}
+        self._next_id = 0
+        self._lock = threading.RLock()
+
+    @classmethod
+    def from_pretrained(
+        cls, model: str | Path = "default", *, dtype: torch.dtype | str | None = None,
+        device: torch.device | str | None = None, **options: Any,
+    ) -> "SegmentEngine":
+        """``model``: "default", a local folder, or a name on the Hugging Face hub.
+
+        dtype: float32 on a CPU, bfloat16 on a GPU unless given. device: a GPU where there is one. ``options``: as
+        for the constructor. Raises ModelNotReady, UnsupportedModel.
+        """
+        found = load.load(model, dtype, device)
+        return cls(found.model, found.tokenizer, name=found.name, fingerprint=found.fingerprint,
+                   tokenizer_fingerprint=found.tokenizer_fingerprint, **options)
+
+    @property
+    def families(self) -> dict[str, int]:
+        """How many layers of each family the model has."""
+        names = [sizes.family for sizes in self.layout.layers]
+        return {name: names.count(name) for name in sorted(set(names))}
+
+    def segment_key(self, ids: Sequence[int], kind: Kind = "document", policy: Policy | None = None) -> SegmentKey:
+        """Under which key the segment is cached. Raises BadInput for a segment that is all seam."""
+        part = Part(kind, tuple(ids))
+        seam = assemble.cached_seam(part, policy or self.policy)
+        if seam is None:
+            raise BadInput(f"a {kind} segment of {len(part.ids)} tokens is not cached under {policy or self.policy}")
+        return self.segments.key(part, seam)
+
+    def entry_bytes(self, n_tokens: int) -> int:
+        """Bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam."""
+        interior = n_tokens - self.policy.seam_tokens
+        size = self.model.dtype.itemsize
+        return sum(sizes.entry_bytes(interior, size) for sizes in self.layout.layers) if interior > 0 else 0
+
+    def prefill(
+        self, segments: Sequence[Sequence[int]], *, kind: Kind = "document", policy: Policy | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> PrefillReport:
+        """Make and store the entries that the cache lacks. Segments that are all seam are never cached."""
+        policy = policy or self.policy
+        parts = [Part(kind, tuple(ids)) for ids in segments]
+        for part in parts:
+            self._check_length(len(part.ids), "a segment")
+        with self._lock:
+            return self.segments.ensure(
+                [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None], on_progress
+            )
+
+    def add_request(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> int:
+        """Queue a prompt; ``step`` runs it. Returns its id. Raises ContextTooLong."""
+        return self._enqueue(prompt, sampling, policy).id
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    def step(self) -> list[StepOutput]:
+        """Advance every request by one token, in one pass: new ones from their prompt, the others by their last."""
+        with self._lock:
+            requests = list(self._requests.values())
+            if not requests:
+                return []
+            try:
+                outputs = self._advance(requests)
+            except Exception as error:
+                for request in requests:  # their states may be half advanced
+                    request.error = error
+                    self._requests.pop(request.id, None)
+                raise
+            for output in outputs:
+                request = self._requests[output.request_id]
+                request.outputs.append(output)
+                if output.generation:
+                    self._retire(request)
+            return outputs
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request; unknown and finished ones are left alone."""
+        with self._lock:
+            if request := self._requests.pop(request_id, None):
+                request.outputs.append(request.cancelled())
+
+    def generate(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> Generation:
+        """The whole answer. Raises ContextTooLong."""
+        for event in self.stream(prompt, sampling, policy):
+            if event.generation:
+                return event.generation
+        raise AssertionError("a stream ends with its generation")
+
+    def stream(
+        self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None
+    ) -> Iterator[StreamEvent]:
+        """The answer as it comes; leaving the loop early cancels the request. Raises ContextTooLong at once."""
+        self._check_prompt(prompt, policy or self.policy)
+        return self._stream(prompt, sampling, policy)
+
+    def score(self, prompt: Prompt, answer: str | Sequence[int], policy: Policy | None = None) -> Score:
+        """How likely an answer is: of a text with the token that ends it, of ids as they are.
+
+        Raises ContextTooLong, BadInput.
+        """
+        policy = policy or self.policy
+        ids = (*self.format.encode(answer), *self.format.answer_end) if isinstance(answer, str) else tuple(answer)
+        if not answer:
+            raise BadInput("the answer to score is empty: give at least one token")
+        self._check_length(prompt.n_tokens + len(ids), "prompt and answer")
+        self._check_prompt(prompt, policy)
+        with self._lock:
+            began = time.perf_counter()
+            [(active, report)] = self._begin([(prompt, policy)], resume=False)
+            n = len(active.ids)
+            active.rows(ids[:-1])
+            [logits] = assemble.run(self.model, self.layout.rotary, [active], [range(n - 1, n + len(ids) - 1)])
+            logprobs = logits.float().log_softmax(-1).cpu()
+            nll = -logprobs.gather(1, torch.tensor(ids)[:, None]).mean()
+            seconds = time.perf_counter() - began
+        report = replace(report, assemble_ms=1e3 * seconds - report.prefill_ms)
+        return Score(float(nll), len(ids), logprobs[0], report)
+
+    def _stream(
+        self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None
+    ) -> Iterator[StreamEvent]:
+        request = self._enqueue(prompt, sampling, policy)
+        try:
+            while True:
+                with self._lock:
+                    if not request.outputs and request.error is None:
+                        self.step()
+                if request.error is not None:
+                    raise request.error
+                while request.outputs:
+                    output = request.outputs.popleft()
+                    yield StreamEvent(output.text, output.generation)
+                    if output.generation:
+                        return
+        finally:
+            self.cancel(request.id)
+
+    def _enqueue(self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None) -> Request:
+        policy, sampling = policy or self.policy, sampling or Sampling()
+        self._check_prompt(prompt, policy)
+        limit = min(sampling.max_new_tokens, self.context_length - prompt.n_tokens)
+        with self._lock:
+            stream = TextStream(self.tokenizer, sampling.stop)
+            request = Request(self._next_id, prompt, sampling, policy, limit, stream, self._ends)
+            self._next_id += 1
+            self._requests[request.id] = request
+            return request
+
+    def _advance(self, requests: Sequence[Request]) -> list[StepOutput]:
+        new = [request for request in requests if request.state is None]
+        batch = []
+        for request, (active, report) in zip(new, self._begin([(r.prompt, r.policy) for r in new]), strict=True):
+            request.state, request.report = active.state, report
+            active.state.capacity = max(active.state.capacity, active.state.n_private + len(active.ids) + request.limit)
+            batch.append((request, active))
+        for request in requests:
+            if request not in new:
+                assert request.state is not None
+                active = assemble.Active(request.state, request.policy.compose)
+                active.rows(request.tokens[-1:])
+                batch.append((request, active))
+        began = time.perf_counter()
+        actives = [active for _, active in batch]
+        logits = assemble.run(self.model, self.layout.rotary, actives, [[len(a.ids) - 1] for a in actives])
+        assemble_ms = 1e3 * (time.perf_counter() - began)
+        for request in new:
+            assert request.report is not None
+            request.report = replace(request.report, assemble_ms=assemble_ms)
+        return [request.take(last[0]) for (request, _), last in zip(batch, logits, strict=True)]
+
+    def _begin(
+        self, prompts: Sequence[tuple[Prompt, Policy]], resume: bool = True
+    ) -> list[tuple[assemble.Active, Report]]:
+        """Resume or start a state for each prompt, with its cached parts placed and its rows laid out."""
+        started: list[tuple[SequenceState, list[Part]]] = []
+        for prompt, policy in prompts:
+            parts = merge_live(prompt.parts, policy.mode)
+            started.append(self.conversations.resume(policy, parts) if resume else (SequenceState(), parts))
+        wanted = [
+            (part, seam)
+            for (_, parts), (_, policy) in zip(started, prompts, strict=True)
+            for part in parts
+            if (seam := assemble.cached_seam(part, policy)) is not None
+        ]
+        fetched = self.segments.fetch(wanted)
+        laid_out = []
+        for (state, parts), (prompt, policy) in zip(started, prompts, strict=True):
+            resumed = state.position
+            active = assemble.lay_out(state, parts, fetched.entries, policy, self.device)
+            state.parts = merge_live(prompt.parts, policy.mode)
+            missed = {p for p in parts if p in fetched.uses and fetched.uses[p].tier is None}
+            uses = _uses(prompt, parts, fetched.uses, policy)
+            computed = len(active.ids) + sum(len(part.ids) for part in missed)
+            ms = 1e3 * fetched.seconds
+            laid_out.append((active, Report(policy, prompt.n_tokens, computed, resumed, uses, ms, 0.0)))
+        return laid_out
+
+    def _retire(self, request: Request) -> None:
+        self._requests.pop(request.id, None)
+        if request.state is not None and request.error is None:
+            request.state.parts = merge_live(request.parts_run, request.policy.mode)
+            self.conversations.hold(request.policy, request.state)
+
+    def _check_prompt(self, prompt: Prompt, policy: Policy) -> None:
+        self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
+        switch = self.layout.rotary.switch_at
+        if policy.mode == "hypic" and switch is not None and prompt.n_tokens > switch:
+            raise ContextTooLong(
+                f"the prompt has {prompt.n_tokens} tokens; beyond {switch} this model rotates all keys by other "
+                "frequencies, so cached segments do not hold. Ask with --mode full, or with fewer documents"
+            )
+
+    def _check_length(self, n_tokens: int, what: str) -> None:
+        if n_tokens > self.context_length:
+            raise ContextTooLong(
+                f"{what} takes {n_tokens} tokens, but {self.model_name} has a context of {self.context_length}. "
+                "Use fewer or shorter documents, or a shorter question"
+            )
+
+
+def _uses(prompt: Prompt, parts: Sequence[Part], uses: dict[Part, SegmentUse], policy: Policy) -> tuple[SegmentUse, ...]:
+    """One record a document of the prompt, in order; those that ``parts`` no longer has were resumed."""
+    documents = [part for part in prompt.parts if part.kind == "document"]
+    n_resumed = 0
+    if policy.mode == "hypic":
+        n_resumed = len(documents) - sum(part.kind == "document" for part in parts)
+    return tuple(
+        SegmentUse(len(part.ids), "conversation") if i < n_resumed else uses.get(part, SegmentUse(len(part.ids), "live"))
+        for i, part in enumerate(documents)
+    )

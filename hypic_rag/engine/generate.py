@@ -1,0 +1,76 @@
+"""From logits to text: draw a token, and stream text that never splits a character or shows a stop string."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypic_rag.engine.policy import Sampling
+
+
+def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator | None) -> int:
+    """logits: (vocabulary,). Greedy at temperature 0, else nucleus sampling (arXiv 1904.09751)."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    probabilities = (logits.float().cpu() / sampling.temperature).softmax(-1)
+    if sampling.top_p < 1:
+        ordered, index = probabilities.sort(descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p  # the first token always stays
+        probabilities[index[beyond]] = 0
+    return int(torch.multinomial(probabilities, 1, generator=generator))
+
+
+class TextStream:
+    """Token ids in, text out, as soon as it is certain.
+
+    Held back: an incomplete character (its bytes may be spread over tokens) and the beginning of a stop string.
+    """
+
+    def __init__(self, tokenizer: Any, stop: tuple[str, ...] = ()):
+        self.tokenizer = tokenizer
+        self.stop = stop
+        self.text = ""
+        self.stopped = False
+        self._ids: list[int] = []
+        self._prefix = self._read = 0  # ids before _read are text already; those from _prefix give its context
+        self._pending = ""
+
+    def push(self, token: int) -> str:
+        """Text that became certain with this token."""
+        self._ids.append(token)
+        new = self._new_text()
+        if new.endswith("\ufffd"):
+            return ""
+        self._prefix, self._read = self._read, len(self._ids)
+        return self._emit(new)
+
+    def finish(self) -> str:
+        """What was held back, at the end of the answer."""
+        return self._emit(self._new_text(), last=True)
+
+    def _new_text(self) -> str:
+        before = self._decode(self._ids[self._prefix : self._read])
+        return self._decode(self._ids[self._prefix :])[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _emit(self, new: str, last: bool = False) -> str:
+        if self.stopped:
+            return ""
+        self._pending += new
+        found = [at for at in (self._pending.find(text) for text in self.stop) if at >= 0]
+        if found:
+            self.stopped, certain = True, min(found)
+        elif last:
+            certain = len(self._pending)
+        else:
+            certain = len(self._pending) - max((_overlap(self._pending, text) for text in self.stop), default=0)
+        out, self._pending = self._pending[:certain], self._pending[certain:]
+        self.text += out
+        return out
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that begins ``stop``."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

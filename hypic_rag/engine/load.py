@@ -1,0 +1,106 @@
+"""Load a model and its tokenizer through transformers: the default one, a local folder, or a hub name."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from hypic_rag import default_model
+from hypic_rag.config import home
+from hypic_rag.engine import models
+from hypic_rag.engine.attention import IMPLEMENTATION
+from hypic_rag.engine.fingerprint import TOKENIZER, WEIGHTS, fingerprint
+from hypic_rag.errors import BadInput, ModelNotReady
+from hypic_rag.prompt import PromptFormat
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model as transformers loads it, its mixers not yet swapped, and what stands for it in keys."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    fingerprint: str
+    tokenizer_fingerprint: str
+
+
+def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.device | str | None) -> Loaded:
+    """Raises ModelNotReady where it is not there or broken, UnsupportedModel before anything large is read."""
+    device = _device(device)
+    dtype = _dtype(dtype, device)
+    name, source = _locate(model)
+    try:
+        config = AutoConfig.from_pretrained(source).get_text_config()
+        architecture = (config.architectures or ["the model"])[0]
+        models.check_supported(config.model_type, f"{name} ({architecture})")
+        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=IMPLEMENTATION)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelNotReady(f"the model {name} cannot be loaded: {error}. {_remedy(source)}") from error
+    except Exception as error:
+        if type(error).__module__.startswith("safetensors"):
+            raise ModelNotReady(f"the weights of {name} are damaged: {error}. {_remedy(source)}") from error
+        raise
+    if isinstance(source, Path):
+        weights, texts = fingerprint(source, WEIGHTS), fingerprint(source, TOKENIZER)
+    else:
+        weights = texts = f"hub:{source}@{getattr(loaded.config, '_commit_hash', None)}"
+    return Loaded(loaded.to(device), tokenizer, name, weights, texts)
+
+
+def end_tokens(model: Any, tokenizer: Any, prompt_format: PromptFormat) -> frozenset[int]:
+    """Tokens that end an answer: the model's, the tokenizer's, and what closes a turn in the chat template."""
+    given = model.generation_config.eos_token_id if model.generation_config else None
+    ends = set(given if isinstance(given, list) else [given]) | {tokenizer.eos_token_id, *prompt_format.answer_end}
+    return frozenset(end for end in ends if end is not None)
+
+
+def _locate(model: str | Path) -> tuple[str, Path | str]:
+    """(name for people, folder or hub name)."""
+    if str(model) == DEFAULT:
+        return default_model.NAME, default_model.ensure(home())
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelNotReady(f"{folder} has no config.json, so it is not a Hugging Face model folder. "
+                                "Give --model the folder that holds config.json and the weights")
+        return folder.resolve().name, folder.resolve()
+    if isinstance(model, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        return model, model
+    raise ModelNotReady(f"there is no model folder {model!s}. Give --model default, an existing folder, "
+                        "or a name on the Hugging Face hub like Qwen/Qwen3.5-4B")
+
+
+def _remedy(source: Path | str) -> str:
+    if isinstance(source, Path):
+        return "Check the folder, or download it again"
+    return ("Check the name and the network; offline, only models already in the Hugging Face cache can be used "
+            "(or give a local folder)")
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"the device {device!s} cannot be used: {str(error).splitlines()[0]}. Use cpu, or cuda "
+                       "where an NVIDIA GPU and its driver are there") from error
+    return chosen
+
+
+def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype:
+    """float32 on a CPU, where half precision is slower and no smaller in what matters; bfloat16 on a GPU."""
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise BadInput(f"{dtype!r} is no floating-point type: use float32, bfloat16 or float16")
+    return found

@@ -1,0 +1,130 @@
+"""The layout of one forward pass: which rows belong to whom, built apart from its execution.
+
+A pass holds the rows of several sequences one behind the other. Each sequence is a list of events in order:
+``Rows`` that are computed, ``Splice`` (a cached interior stands here) and ``Mark`` (note the state here; a
+segment's transition begins). The plan turns the events into integer tensors that every layer reads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``n`` computed rows."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Splice:
+    """The ``index``-th cached interior of the sequence, counted over all its passes."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """End of the seam in an isolated prefill: what follows is the interior."""
+
+
+Event = Rows | Splice | Mark
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows of one sequence with no cached interior between them: ``start``, ``n`` count rows of the pass.
+
+    The convolution reaches back to ``before``: a cached interior's tail, or (None) the sequence's own.
+    """
+
+    sequence: int
+    start: int
+    n: int
+    before: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """n_rows rows in all; ``spans[s]`` are the rows (start, stop) of sequence s; ``stretches`` in row order.
+
+    The recurrence walks ``len(active)`` steps. At step i the first ``active[i]`` sequences of ``order`` take one
+    chunk each, their chunks lie one behind the other, and ``before[i]`` lists what happens first, as (place in
+    ``order``, Splice or Mark). ``chunk_rows``: (n_chunks, C) int64, ``n_rows`` pads. ``gather``: (n_rows,) int64,
+    where a row's output lies in the flattened chunks. ``first_row_after[s]`` maps each splice of this pass to the
+    first row (counted in the sequence) that comes after it.
+    """
+
+    n_rows: int
+    spans: tuple[tuple[int, int], ...]
+    stretches: tuple[Stretch, ...]
+    order: tuple[int, ...]
+    active: tuple[int, ...]
+    before: tuple[tuple[tuple[int, Splice | Mark], ...], ...]
+    chunk_rows: Tensor
+    gather: Tensor
+    first_row_after: tuple[dict[int, int], ...]
+    last_splice: tuple[int | None, ...]
+
+
+def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cpu") -> Plan:
+    """Lay out one pass. Each sequence has at least one row."""
+    start, spans, stretches, chunked, after, last = 0, [], [], [], [], []
+    size = _chunk_size([event.n for events in sequences for event in events if isinstance(event, Rows)])
+    for s, events in enumerate(sequences):
+        row, opened, before = start, None, None
+        chunks: list[list[int]] = []
+        pending: list[Splice | Mark] = []
+        waiting: list[tuple[int, Splice | Mark]] = []  # (chunk it precedes, event)
+        firsts: dict[int, int] = {}
+        for event in events:
+            if isinstance(event, Rows):
+                waiting += [(len(chunks), p) for p in pending]
+                pending = []
+                chunks += [list(range(row + i, row + min(i + size, event.n))) for i in range(0, event.n, size)]
+                if opened is None:
+                    opened = len(stretches)
+                    stretches.append(Stretch(s, row, 0, before))
+                previous = stretches[opened]
+                stretches[opened] = Stretch(s, previous.start, previous.n + event.n, previous.before)
+                row += event.n
+            else:
+                pending.append(event)
+                if isinstance(event, Splice):
+                    firsts[event.index] = row - start
+                    opened, before = None, event.index
+        waiting += [(len(chunks), p) for p in pending]
+        spans.append((start, row))
+        chunked.append((chunks, waiting))
+        after.append(firsts)
+        last.append(before if opened is None else None)
+        start = row
+    order = sorted(range(len(chunked)), key=lambda s: -len(chunked[s][0]))  # stable: equal lengths keep their order
+    n_steps = len(chunked[order[0]][0]) if order else 0
+    active, table = [], []
+    for step in range(n_steps):
+        these = [s for s in order if len(chunked[s][0]) > step]
+        active.append(len(these))
+        table += [chunked[s][0][step] for s in these]
+    events_before = tuple(
+        tuple((place, event) for place, s in enumerate(order) for at, event in chunked[s][1] if at == step)
+        for step in range(n_steps + 1)
+    )
+    chunk_rows = torch.full((len(table), size), start, dtype=torch.long)
+    gather = torch.empty(start, dtype=torch.long)
+    for i, rows in enumerate(table):
+        chunk_rows[i, : len(rows)] = torch.tensor(rows)
+        gather[rows[0] : rows[-1] + 1] = torch.arange(i * size, i * size + len(rows))
+    return Plan(
+        start, tuple(spans), tuple(stretches), tuple(order), tuple(active), events_before,
+        chunk_rows.to(device), gather.to(device), tuple(after), tuple(last),
+    )
+
+
+def _chunk_size(runs: Sequence[int]) -> int:
+    """Rows a chunk. Short seams in long chunks would be mostly padding; one row a run needs no chunk at all."""
+    longest = max(runs, default=1)
+    return 1 if longest == 1 else 16 if longest <= 64 else 64

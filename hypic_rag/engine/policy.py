@@ -1,0 +1,51 @@
+"""How a prompt is run, and how its answer is drawn."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hypic_rag.engine.recurrence import Compose
+from hypic_rag.errors import BadInput
+
+Mode = Literal["hypic", "full"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Recorded with every answer.
+
+    mode: ``hypic`` assembles cached segments; ``full`` runs every token of the same ids.
+    seam_tokens: the first tokens of each document that are run again in their place.
+    compose: how a cached interior moves the running state; ``add`` is for ablation only.
+    """
+
+    mode: Mode = "hypic"
+    seam_tokens: int = 8
+    compose: Compose = "exact"
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("mode", self.mode, get_args(Mode)), ("compose", self.compose, get_args(Compose))):
+            if value not in allowed:
+                raise BadInput(f"{name} is {value!r}; it can be one of {', '.join(allowed)}")
+        if self.seam_tokens < 0:
+            raise BadInput(f"seam_tokens is {self.seam_tokens}; give 0 or more (8 is usual)")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """temperature 0 takes the most likely token. ``stop`` strings end the answer and are not part of it."""
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise BadInput(f"max_new_tokens is {self.max_new_tokens}; give 1 or more")
+        if self.temperature < 0:
+            raise BadInput(f"temperature is {self.temperature}; give 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise BadInput(f"top_p is {self.top_p}; give more than 0 and at most 1")
+        if any(not text for text in self.stop):
+            raise BadInput("an empty stop string would end every answer at once: leave it out")

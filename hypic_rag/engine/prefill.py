@@ -1,0 +1,50 @@
+"""Isolated prefill: many segments in one packed forward, each from a zero state, into cache entries."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hypic_rag.cache import Entry, LayerEntry
+from hypic_rag.engine.context import Isolation
+from hypic_rag.engine.models.layout import Layout
+from hypic_rag.engine.plan import Event, Mark, Rows, build
+from hypic_rag.prompt import Ids
+
+MAX_ROWS = 2048  # a pass; beyond it a larger product is no faster on a CPU and needs more memory
+
+
+def packs(segments: Sequence[Ids], one_a_pass: bool) -> Iterator[list[int]]:
+    """Group segment numbers into passes of at most MAX_ROWS rows (a longer segment is a pass of its own)."""
+    pack: list[int] = []
+    rows = 0
+    for i, ids in enumerate(segments):
+        if pack and (one_a_pass or rows + len(ids) > MAX_ROWS):
+            yield pack
+            pack, rows = [], 0
+        pack.append(i)
+        rows += len(ids)
+    if pack:
+        yield pack
+
+
+@torch.inference_mode()
+def prefill(model: Any, layout: Layout, segments: Sequence[Ids], seams: Sequence[int]) -> list[Entry]:
+    """One packed pass. Each segment has more tokens than its seam. Entries are on the CPU, interior only."""
+    plan = build([_events(len(ids), seam) for ids, seam in zip(segments, seams, strict=True)], model.device)
+    context = Isolation(plan, tuple(seams))
+    ids = torch.tensor([[token for segment in segments for token in segment]], device=model.device)
+    positions = torch.cat([torch.arange(len(segment)) for segment in segments])[None].to(model.device)
+    model.base_model(input_ids=ids, position_ids=positions, use_cache=False, hypic=context)
+    entries = []
+    for s, (segment, seam) in enumerate(zip(segments, seams, strict=True)):
+        layers = tuple(
+            LayerEntry(sizes.family, {name: t.cpu() for name, t in context.kept[i][s].items()})
+            for i, sizes in enumerate(layout.layers)
+        )
+        entries.append(Entry(len(segment), seam, layers))
+    return entries
+
+
+def _events(n: int, seam: int) -> list[Event]:
+    return [Rows(seam), Mark(), Rows(n - seam)] if seam else [Mark(), Rows(n)]

@@ -1,0 +1,98 @@
+"""What is told of an answer: where its tokens came from and where the time went."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hypic_rag.engine.policy import Policy
+
+
+@dataclass(frozen=True)
+class SegmentUse:
+    """One document segment of a prompt.
+
+    tier: ``host`` or ``disk`` where it came from the cache, ``conversation`` where an earlier turn's state held
+    it, ``live`` where it was run as rows (short segments, full mode), None where it was missing and prefilled;
+    ``miss_reason`` says why then.
+    """
+
+    n_tokens: int
+    tier: str | None
+    miss_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tokens are counted over the prompt; times in milliseconds.
+
+    computed_tokens: rows run for the prompt and tokens prefilled for missing segments. ttft_ms runs from the
+    prompt's ids to the first token's id, both on the host, and contains prefill_ms and assemble_ms.
+    """
+
+    policy: Policy
+    prompt_tokens: int
+    computed_tokens: int
+    resumed_tokens: int
+    segments: tuple[SegmentUse, ...]
+    prefill_ms: float
+    assemble_ms: float
+    ttft_ms: float = 0.0
+    decode_ms: float = 0.0
+
+    @property
+    def cached_tokens(self) -> int:
+        return max(0, self.prompt_tokens - self.computed_tokens)
+
+    @property
+    def n_from_cache(self) -> int:
+        """Document segments that were not computed for this prompt."""
+        return sum(use.tier in ("host", "disk", "conversation") for use in self.segments)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """finish_reason: ``stop`` (end token or stop string), ``length`` or ``cancelled``. token_ids: without end token."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """A request's progress in one step; ``generation`` is there when it is finished."""
+
+    request_id: int
+    text: str
+    generation: Generation | None = None
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """New text of one request; ``generation`` on the last event."""
+
+    text: str
+    generation: Generation | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """nll: mean negative log-likelihood of the answer's tokens, nats. first_logprobs: (vocabulary,) float32."""
+
+    nll: float
+    n_tokens: int
+    first_logprobs: Tensor
+    report: Report
+
+
+@dataclass(frozen=True)
+class PrefillReport:
+    """n_tokens: computed. nbytes: of the entries made. not_stored: made, but no tier had room for them."""
+
+    n_segments: int
+    n_hits: int
+    n_prefilled: int
+    n_tokens: int
+    nbytes: int
+    seconds: float

@@ -1,0 +1,78 @@
+"""One request on its way: what was asked, what was drawn, and the text that is certain so far."""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from hypic_rag.engine.generate import TextStream, draw
+from hypic_rag.engine.policy import Policy, Sampling
+from hypic_rag.engine.report import Generation, Report, StepOutput
+from hypic_rag.engine.state import SequenceState
+from hypic_rag.prompt import Part, Prompt
+
+
+@dataclass
+class Request:
+    """``limit``: tokens that may still be drawn. ``outputs`` wait for whoever reads them. ``state`` once admitted."""
+
+    id: int
+    prompt: Prompt
+    sampling: Sampling
+    policy: Policy
+    limit: int
+    stream: TextStream
+    ends: frozenset[int]
+    began: float = field(default_factory=time.perf_counter)
+    tokens: list[int] = field(default_factory=list)
+    outputs: deque[StepOutput] = field(default_factory=deque)
+    state: SequenceState | None = None
+    report: Report | None = None
+    error: Exception | None = None
+    finished: bool = False
+    first_at: float = 0.0
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        if self.sampling.temperature > 0:
+            self.generator = torch.Generator()
+            if self.sampling.seed is None:
+                self.generator.seed()
+            else:
+                self.generator.manual_seed(self.sampling.seed)
+
+    def take(self, logits: torch.Tensor) -> StepOutput:
+        """Draw from the last row's logits (vocabulary,) and note what it brings."""
+        token = draw(logits, self.sampling, self.generator)
+        if not self.tokens and not self.first_at:
+            self.first_at = time.perf_counter()
+        if token in self.ends:
+            return self._end("stop", self.stream.finish())
+        self.tokens.append(token)
+        text = self.stream.push(token)
+        if self.stream.stopped:
+            return self._end("stop", text)
+        if len(self.tokens) >= self.limit:
+            return self._end("length", text + self.stream.finish())
+        return StepOutput(self.id, text)
+
+    def cancelled(self) -> StepOutput:
+        return self._end("cancelled", "")
+
+    @property
+    def parts_run(self) -> list[Part]:
+        """What the state holds now: the prompt and the drawn tokens that were fed back (the last was not, unless
+        an end token followed it)."""
+        fed = self.tokens[: self.state.position - self.prompt.n_tokens] if self.state else []
+        return [*self.prompt.parts, Part("live", tuple(fed))] if fed else list(self.prompt.parts)
+
+    def _end(self, reason: str, text: str) -> StepOutput:
+        self.finished = True
+        generation = None
+        if self.report is not None:
+            now = time.perf_counter()
+            first = self.first_at or now
+            report = replace(self.report, ttft_ms=1e3 * (first - self.began), decode_ms=1e3 * (now - first))
+            generation = Generation(self.stream.text, tuple(self.tokens), reason, report)
+        return StepOutput(self.id, text, generation)

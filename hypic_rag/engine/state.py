@@ -1,0 +1,106 @@
+"""What one sequence carries from pass to pass: running states, convolution tails, private keys and values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hypic_rag.cache import Entry
+from hypic_rag.prompt import Part
+
+
+@dataclass(frozen=True)
+class Interior:
+    """A cached interior placed in a sequence.
+
+    ``layers[i]`` holds layer i's tensors on the compute device, shared with every sequence that uses the entry.
+    ``offset``: global position of the *segment's* first token, to which its keys' local positions are relative.
+    ``first_row``: how many private rows stand before it; the rows from there on see it.
+    """
+
+    layers: tuple[Mapping[str, Tensor], ...]
+    offset: int
+    first_row: int
+    n_tokens: int
+    nbytes: int
+
+    @classmethod
+    def place(cls, entry: Entry, offset: int, first_row: int, device: torch.device) -> "Interior":
+        layers = tuple({name: t.to(device) for name, t in layer.tensors.items()} for layer in entry.layers)
+        return cls(layers, offset, first_row, entry.n_tokens - entry.seam_tokens, entry.nbytes)
+
+
+@dataclass
+class LinearState:
+    """R: (H, K, V) float32. tail: (k - 1, C), the last inputs of the causal convolution."""
+
+    R: Tensor
+    tail: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.R.nbytes + self.tail.nbytes
+
+    def clone(self) -> "LinearState":
+        return LinearState(self.R.clone(), self.tail.clone())
+
+
+@dataclass
+class PrivateKV:
+    """Keys (rotated at global positions) and values of a sequence's own rows: (H, capacity, D), ``n`` in use."""
+
+    keys: Tensor
+    values: Tensor
+    n: int = 0
+
+    @classmethod
+    def empty(cls, keys: Tensor, capacity: int) -> "PrivateKV":
+        shape = (keys.shape[0], capacity, keys.shape[2])
+        return cls(keys.new_empty(shape), keys.new_empty(shape))
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """keys, values: (H, n, D). Grows by doubling where the capacity does not suffice."""
+        end = self.n + keys.shape[1]
+        if end > self.keys.shape[1]:
+            grown = PrivateKV.empty(self.keys, max(end, 2 * self.keys.shape[1]))
+            grown.append(self.keys[:, : self.n], self.values[:, : self.n])
+            self.keys, self.values = grown.keys, grown.values
+        self.keys[:, self.n : end] = keys
+        self.values[:, self.n : end] = values
+        self.n = end
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def clone(self) -> "PrivateKV":
+        return PrivateKV(self.keys.clone(), self.values.clone(), self.n)
+
+
+@dataclass
+class SequenceState:
+    """``parts``: the token ids already run, consecutive live parts merged. ``position``: of the next token.
+
+    ``n_private``: rows computed for this sequence. ``capacity``: private rows to make room for.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    position: int = 0
+    n_private: int = 0
+    capacity: int = 64
+    interiors: list[Interior] = field(default_factory=list)
+    linear: dict[int, LinearState] = field(default_factory=dict)
+    kv: dict[int, PrivateKV] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        own = sum(s.nbytes for s in self.linear.values()) + sum(s.nbytes for s in self.kv.values())
+        return own + sum(interior.nbytes for interior in self.interiors)
+
+    def clone(self) -> "SequenceState":
+        """A copy that can go its own way; the interiors, which nobody changes, are shared."""
+        return SequenceState(
+            list(self.parts), self.position, self.n_private, self.capacity, list(self.interiors),
+            {i: s.clone() for i, s in self.linear.items()}, {i: s.clone() for i, s in self.kv.items()},
+        )

@@ -1,0 +1,33 @@
+"""Every error that a user can cause; each message says what happened and what to do."""
+
+
+class HypicError(Exception):
+    """Base of all errors of this package. ``str(error)`` is complete: cause and remedy."""
+
+
+class BadInput(HypicError, ValueError):
+    """Something given by the user cannot be used: an empty question, an unreadable file, an unknown option."""
+
+
+class UnsupportedModel(HypicError):
+    """No file in ``engine/models/`` knows this architecture."""
+
+
+class ModelNotReady(HypicError):
+    """The model folder is missing, incomplete or damaged and could not be built."""
+
+
+class StoreMismatch(HypicError):
+    """A store was made with another model, embedder or prompt format than the one in use."""
+
+
+class StoreDamaged(HypicError):
+    """A store's files contradict each other or cannot be read."""
+
+
+class ContextTooLong(HypicError, ValueError):
+    """A prompt and the tokens asked for do not fit the model's context."""
+
+
+class CacheFull(HypicError):
+    """An entry does not fit a tier's budget."""

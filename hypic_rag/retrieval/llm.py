@@ -1,0 +1,275 @@
+"""HypicLLM: the segment engine as a LlamaIndex LLM."""
+
+import asyncio
+import contextlib
+import os
+import warnings
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseAsyncGen,
+    CompletionResponseGen,
+    LLMMetadata,
+    MessageRole,
+    TextBlock,
+)
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.llms.llm import LLM
+from llama_index.core.prompts import BasePromptTemplate
+
+from hypic_rag.cache import SegmentCache
+from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
+from hypic_rag.errors import BadInput, ContextTooLong
+from hypic_rag.prompt import Prompt, fit_documents
+from hypic_rag.retrieval.background import in_background
+from hypic_rag.retrieval.manifest import Manifest
+from hypic_rag.retrieval.responses import astream_of_chat, chat_of, completion_of, stream_of_chat
+from hypic_rag.retrieval.store import Store
+
+# What prompt templates call retrieved text. Where one of these is filled in, segments have become plain text.
+CONTEXT_VARIABLES = frozenset(("context_str", "context_msg", "context_messages"))
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed", "stop")
+
+
+class HypicLLM(LLM):
+    """A model whose documents are cached segments; chat and complete, sync, async and streamed.
+
+    Give it to ``HypicQueryEngine`` or ``HypicSynthesizer``, which hand over the retrieved nodes as
+    segments. Used alone, as in ``index.as_query_engine(llm=HypicLLM())``, it answers, but from one text
+    into which LlamaIndex has packed the nodes: nothing of it is in the cache. It then warns, once. (It can
+    tell because a prompt template's ``context_str`` is being filled in; a text that was put together
+    elsewhere looks like any other.)
+
+    Calls take ``max_new_tokens`` (also as ``max_tokens``), ``temperature``, ``top_p``, ``seed`` and
+    ``stop`` for that call; any other keyword is refused. ``raw`` of a response has ``report`` (what came
+    from the cache, times) and ``finish_reason``, ``additional_kwargs`` the token counts. Async methods run
+    the engine in a thread; a stream that is closed early stops its request.
+    """
+
+    model: str
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    _engine: SegmentEngine = PrivateAttr()
+    _policy: Policy = PrivateAttr()
+    _has_warned: bool = PrivateAttr(default=False)
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = "default",
+        *,
+        engine: SegmentEngine | None = None,
+        cache: SegmentCache | None = None,
+        policy: Policy | None = None,
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        system_prompt: str | None = None,
+        **kwargs: Any,
+    ):
+        """model: "default", a local folder or a hub name; left out of account where ``engine`` is given.
+
+        cache: of the engine that is made, e.g. ``SegmentCache.open(folder)``; without, segments stay in
+        memory. kwargs: LlamaIndex's own (callback_manager, output_parser, ...).
+        """
+        if engine is None:
+            engine = SegmentEngine.from_pretrained(os.fspath(model), cache=cache, policy=policy or Policy())
+        elif cache is not None:
+            raise BadInput("give HypicLLM an engine or a cache, not both: an engine has its own cache")
+        fields: dict[str, Any] = {
+            "model": engine.model_name,
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "seed": seed,
+            "stop": tuple(stop),
+            "system_prompt": system_prompt,
+        }
+        super().__init__(**fields, **kwargs)
+        self._engine = engine
+        self._policy = policy or engine.policy
+        self._sampling({})  # refuses what cannot be used now, not at the first question
+
+    @classmethod
+    def for_store(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        model: str | os.PathLike[str] | None = None,
+        host_memory: int | None = None,
+        disk_budget: int | None = None,
+        **kwargs: Any,
+    ) -> "HypicLLM":
+        """The model that a store names (or ``model``), reading and writing the segments of that store.
+
+        host_memory, disk_budget: bytes, None for no limit. kwargs: as in ``HypicLLM(...)``.
+        Raises BadInput where there is no store, StoreMismatch where it was made with another model.
+        """
+        folder = Path(folder)
+        manifest = Manifest.read(folder)
+        if manifest is None:
+            raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH…")
+        cache = SegmentCache.open(Store.segments_folder(folder), host_memory, disk_budget)
+        llm = cls(model if model is not None else manifest.model, cache=cache, **kwargs)
+        engine = llm.engine
+        manifest.check_model(engine.model_name, engine.fingerprint, engine.format.version, folder)
+        return llm
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "HypicLLM"
+
+    @property
+    def engine(self) -> SegmentEngine:
+        return self._engine
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(
+            context_window=self._engine.context_length,
+            num_output=self.max_new_tokens,
+            is_chat_model=True,
+            model_name=self.model,
+        )
+
+    def documents_prompt(
+        self, question: str, documents: Sequence[tuple[str, str]], system: str | None = None
+    ) -> tuple[Prompt, int]:
+        """The prompt of a question over (title, text) documents, and how many were dropped.
+
+        Documents that do not fit the context beside the answer are dropped whole, the last first. Raises
+        ContextTooLong where not even the first fits, BadInput for an empty question.
+        """
+        room = self._engine.context_length - self.max_new_tokens
+        whole = self._engine.format.prompt(
+            question, documents, system if system is not None else self.system_prompt
+        )
+        prompt, n_dropped = fit_documents(whole, room)
+        if prompt.n_tokens > room or (documents and not prompt.documents):
+            raise ContextTooLong(
+                f"the question and its first document do not fit: {self.model} takes "
+                f"{self._engine.context_length} tokens, {self.max_new_tokens} of them kept for the answer, "
+                f"and the prompt with all {len(documents)} documents has {whole.n_tokens}. Use a smaller "
+                f"max_new_tokens, smaller chunks or a model with a longer context."
+            )
+        return prompt, n_dropped
+
+    @llm_chat_callback()
+    def chat(
+        self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
+    ) -> ChatResponse:
+        """prompt: stands in for the rendered messages where documents are segments (``documents_prompt``)."""
+        return chat_of(self._generate(prompt or self._chat_prompt(messages), kwargs))
+
+    @llm_chat_callback()
+    def stream_chat(
+        self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
+    ) -> ChatResponseGen:
+        return stream_of_chat(self._stream(prompt or self._chat_prompt(messages), kwargs))
+
+    @llm_chat_callback()
+    async def achat(
+        self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
+    ) -> ChatResponse:
+        return chat_of(await asyncio.to_thread(self._generate, prompt or self._chat_prompt(messages), kwargs))
+
+    @llm_chat_callback()
+    async def astream_chat(
+        self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
+    ) -> ChatResponseAsyncGen:
+        prompt = prompt or self._chat_prompt(messages)
+        return astream_of_chat(in_background(self._stream(prompt, kwargs)))
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """The prompt becomes one user message, in the model's chat format."""
+        return self._generate(self._completion_prompt(prompt, formatted), kwargs)
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        return self._stream(self._completion_prompt(prompt, formatted), kwargs)
+
+    @llm_completion_callback()
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        return await asyncio.to_thread(self._generate, self._completion_prompt(prompt, formatted), kwargs)
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
+        built = self._completion_prompt(prompt, formatted)
+        return in_background(self._stream(built, kwargs))
+
+    def _get_messages(self, prompt: BasePromptTemplate, **prompt_args: Any) -> list[ChatMessage]:
+        """Every way from a prompt template to this model leads through here."""
+        if not self._has_warned and CONTEXT_VARIABLES & {*prompt_args, *prompt.kwargs}:
+            self._has_warned = True
+            warnings.warn(
+                "HypicLLM was given retrieved text inside a prompt template, so its segments are lost and "
+                "every token is computed. Give the query engine "
+                "response_synthesizer=HypicSynthesizer(llm) as well, or use "
+                "HypicQueryEngine.from_index(index, llm=llm).",
+                stacklevel=2,
+            )
+        return super()._get_messages(prompt, **prompt_args)
+
+    def _generate(self, prompt: Prompt, overrides: dict[str, Any]) -> CompletionResponse:
+        generation = self._engine.generate(prompt, self._sampling(overrides), self._policy)
+        return completion_of(generation.text, None, generation)
+
+    def _stream(self, prompt: Prompt, overrides: dict[str, Any]) -> Generator[CompletionResponse, None, None]:
+        events = self._engine.stream(
+            prompt, self._sampling(overrides), self._policy
+        )  # here: errors come at the call
+
+        def responses() -> Generator[CompletionResponse, None, None]:
+            text = ""
+            with contextlib.closing(
+                cast(Generator[StreamEvent, None, None], events)
+            ):  # ends the request of who leaves early
+                for event in events:
+                    text += event.text
+                    yield completion_of(text, event.text, event.generation)
+
+        return responses()
+
+    def _sampling(self, overrides: dict[str, Any]) -> Sampling:
+        given = dict(overrides)
+        if "max_tokens" in given:
+            given["max_new_tokens"] = given.pop("max_tokens")
+        unknown = sorted(set(given) - set(SAMPLING))
+        if unknown:
+            raise BadInput(f"HypicLLM does not know {', '.join(unknown)}; a call takes {', '.join(SAMPLING)}")
+        values = {name: getattr(self, name) for name in SAMPLING} | {
+            name: value for name, value in given.items() if value is not None
+        }
+        values["stop"] = (values["stop"],) if isinstance(values["stop"], str) else tuple(values["stop"])
+        return Sampling(**values)
+
+    def _chat_prompt(self, messages: Sequence[ChatMessage]) -> Prompt:
+        pairs = []
+        for message in messages:
+            other = next((block for block in message.blocks if not isinstance(block, TextBlock)), None)
+            if other is not None:
+                raise BadInput(f"a message has a {type(other).__name__}, but {self.model} reads text only")
+            role = MessageRole.SYSTEM if message.role == MessageRole.DEVELOPER else message.role
+            pairs.append((role.value, message.content or ""))
+        return self._engine.format.chat(pairs)
+
+    def _completion_prompt(self, prompt: str, formatted: bool) -> Prompt:
+        text = prompt if formatted or self.completion_to_prompt is None else self.completion_to_prompt(prompt)
+        messages = [ChatMessage(role=MessageRole.USER, content=text)]
+        return self._chat_prompt(messages if formatted else self._extend_messages(messages))

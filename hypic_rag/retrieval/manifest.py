@@ -1,0 +1,109 @@
+"""store.json: what a store was made with, and whether that is what is in use now."""
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hypic_rag.errors import StoreDamaged, StoreMismatch
+
+FILE = "store.json"
+FORMAT = "hypic-rag store"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The settings that every chunk of a store shares; fixed when the store is created."""
+
+    store_id: str  # also in the database, so that files of two stores are not taken for one
+    model: str
+    model_fingerprint: str
+    prompt_format: str
+    embedder: str
+    embedder_fingerprint: str
+    dimension: int
+    chunk_tokens: int
+    chunk_overlap: int
+
+    def write(self, folder: Path) -> None:
+        """Atomic: a reader sees no file or the whole one."""
+        new = folder / f"{FILE}.{os.getpid()}.new"
+        with new.open("w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "version": VERSION, **asdict(self)}, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(folder / FILE)
+        with contextlib.suppress(OSError):  # not every file system lets a folder be synced
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest | None":
+        """None where there is no file. Raises StoreDamaged or StoreMismatch (written by another version)."""
+        try:
+            fields = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            if fields.pop("format") != FORMAT:
+                raise ValueError(f"it does not say {FORMAT!r}")
+            version = fields.pop("version")
+            if version == VERSION:
+                return cls(**fields)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+            raise StoreDamaged(
+                f"{folder / FILE} cannot be read: {error}. {how_to_rebuild(folder)}"
+            ) from error
+        raise StoreMismatch(
+            f"store {folder} has format version {version}, this program reads version {VERSION}. "
+            f"Use the program that made it, or move the folder away and ingest again."
+        )
+
+    def check_model(self, name: str, fingerprint: str, prompt_format: str, folder: Path) -> None:
+        """Raises StoreMismatch unless the store was made with exactly this model and prompt format."""
+        if fingerprint != self.model_fingerprint:
+            raise StoreMismatch(
+                f"store {folder} was made with model {self.model} (fingerprint "
+                f"{self.model_fingerprint[:12]}), but the model in use is {name} (fingerprint "
+                f"{fingerprint[:12]}). Use --model {self.model}, or ingest into another folder with "
+                f"--model {name}."
+            )
+        if prompt_format != self.prompt_format:
+            raise StoreMismatch(
+                f"store {folder} was made with prompt format {self.prompt_format}, but {name} now has "
+                f"{prompt_format} (its chat template has changed). Restore the template, or ingest again "
+                f"into another folder."
+            )
+
+    def check_embedder(self, name: str, fingerprint: str, folder: Path) -> None:
+        """Raises StoreMismatch unless the index was made with exactly this embedder."""
+        if fingerprint != self.embedder_fingerprint:
+            raise StoreMismatch(
+                f"the index of store {folder} was made with embedder {self.embedder} (fingerprint "
+                f"{self.embedder_fingerprint[:12]}), but the embedder in use is {name} (fingerprint "
+                f"{fingerprint[:12]}). Use --embedder {self.embedder}, or ingest into another folder with "
+                f"--embedder {name}."
+            )
+
+    def check_chunking(self, chunk_tokens: int | None, chunk_overlap: int | None, folder: Path) -> None:
+        """Raises StoreMismatch where sizes are asked for (not None) that differ from the store's."""
+        for what, asked, has in (
+            ("chunks", chunk_tokens, self.chunk_tokens),
+            ("an overlap", chunk_overlap, self.chunk_overlap),
+        ):
+            if asked is not None and asked != has:
+                raise StoreMismatch(
+                    f"store {folder} has {what} of {has} tokens, but {asked} was asked for. Leave the size "
+                    f"out, or ingest into another folder."
+                )
+
+
+def how_to_rebuild(folder: Path) -> str:
+    return (
+        f"Move {folder} away and ingest your documents again. (Cached segments can be kept: put the old "
+        f"{folder.name}/segments into the new folder.)"
+    )

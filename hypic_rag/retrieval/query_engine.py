@@ -1,0 +1,99 @@
+"""HypicQueryEngine: from a LlamaIndex index, or from a store, to answers out of cached segments."""
+
+import os
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.query_engine import RetrieverQueryEngine
+
+from hypic_rag.retrieval.embedder import Embedder
+from hypic_rag.retrieval.llm import HypicLLM
+from hypic_rag.retrieval.retriever import StoreRetriever
+from hypic_rag.retrieval.store import Store
+from hypic_rag.retrieval.synthesizer import HypicSynthesizer
+
+
+class HypicQueryEngine(RetrieverQueryEngine):
+    """A RetrieverQueryEngine whose nodes become segments; never asks LlamaIndex for a default model.
+
+    ``query`` and ``aquery`` return LlamaIndex's responses (streaming ones where made so), with what came
+    from the cache under ``metadata["hypic"]`` (see HypicSynthesizer) and ``SegmentsAssembled`` among the
+    events.
+    """
+
+    @classmethod
+    def from_index(
+        cls,
+        index: BaseIndex[Any],
+        llm: HypicLLM,
+        similarity_top_k: int = 5,
+        streaming: bool = False,
+        *,
+        system: str | None = None,
+        node_postprocessors: list[BaseNodePostprocessor] | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> "HypicQueryEngine":
+        """Over any LlamaIndex index. Its segments are prefilled when first asked for, or by PrefillSegments.
+
+        system: the leading text, in the place of the model's own.
+        """
+        retriever = index.as_retriever(similarity_top_k=similarity_top_k)
+        return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
+
+    @classmethod
+    def from_store(
+        cls,
+        folder: str | os.PathLike[str],
+        llm: HypicLLM | None = None,
+        similarity_top_k: int = 5,
+        streaming: bool = False,
+        *,
+        embedder: Embedder | None = None,
+        system: str | None = None,
+        node_postprocessors: list[BaseNodePostprocessor] | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> "HypicQueryEngine":
+        """Over the folder that ``hypic-rag ingest`` made. Without ``llm``, the model that the store names.
+
+        Make an ``llm`` of your own with ``HypicLLM.for_store(folder, ...)``: one with another cache
+        computes every segment anew. Raises BadInput where there is no store, StoreMismatch for another
+        model or embedder.
+        """
+        store = Store.open(folder, embedder=embedder)
+        try:
+            llm = llm or HypicLLM.for_store(folder)
+            store.check_engine(llm.engine)
+        except Exception:
+            store.close()
+            raise
+        retriever = StoreRetriever(store, similarity_top_k, callback_manager)
+        return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
+
+    def with_retriever(self, retriever: BaseRetriever) -> "HypicQueryEngine":
+        return type(self)(
+            retriever=retriever,
+            response_synthesizer=self._response_synthesizer,
+            callback_manager=self.callback_manager,
+            node_postprocessors=self._node_postprocessors,
+        )
+
+    @classmethod
+    def _over(
+        cls,
+        retriever: BaseRetriever,
+        llm: HypicLLM,
+        streaming: bool,
+        system: str | None,
+        node_postprocessors: list[BaseNodePostprocessor] | None,
+        callback_manager: CallbackManager | None,
+    ) -> "HypicQueryEngine":
+        synthesizer = HypicSynthesizer(llm, streaming, system, callback_manager=callback_manager)
+        return cls(
+            retriever=retriever,
+            response_synthesizer=synthesizer,
+            callback_manager=callback_manager,
+            node_postprocessors=node_postprocessors,
+        )

@@ -1,0 +1,7 @@
+"""From files and folders to documents: text, Markdown, HTML, PDF and JSON lines."""
+
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument
+from hypic_rag.retrieval.readers.files import SUFFIXES
+from hypic_rag.retrieval.readers.read import read_path
+
+__all__ = ["SUFFIXES", "ReadFailure", "SourceDocument", "read_path"]

@@ -1,0 +1,62 @@
+"""What a reader gives: a document, or the reason why there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SourceDocument:
+    """One document as read, before it is split.
+
+    doc_id: stable between runs: the absolute path of the file; for JSON lines followed by ``#`` and the row's
+    own id, or else its line number.
+    title: "" if there is none. text: never blank; lines end in ``\\n``.
+    metadata: JSON values only; for all ``path`` (the file's, absolute) and ``format``; ``n_pages`` for a PDF;
+    a row's other fields.
+    """
+
+    doc_id: str
+    title: str
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def content_hash(self) -> str:
+        """Hex sha256 over title, text and metadata: another hash means the document has changed."""
+        content = json.dumps([self.title, self.text, self.metadata], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class ReadFailure:
+    """Why a file, or one line of it, gave no document.
+
+    skipped: passed over as it should be (hidden, empty, binary, of an unread kind): a note, no error.
+    line: counted from 1, for JSON lines.
+    """
+
+    path: str
+    reason: str
+    line: int | None = None
+    skipped: bool = False
+
+    def __str__(self) -> str:
+        where = self.path if self.line is None else f"{self.path}, line {self.line}"
+        return f"{where}: {self.reason}"
+
+
+def path_text(path: Path) -> str:
+    """The path as valid Unicode; a name that is not UTF-8 keeps its odd bytes as ``\\xNN``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def clean(text: str) -> str:
+    """Line ends become ``\\n``; a leading byte order mark, NULs and lone surrogates (not encodable) go."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -1,0 +1,69 @@
+"""Titles of Markdown, and the title and readable text of HTML."""
+
+from __future__ import annotations
+
+import io
+import re
+
+HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.+?)[ \t]*(?:[ \t]#+[ \t]*)?")
+UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
+FENCE = re.compile(r" {0,3}(```|~~~)")
+CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+UNREAD = ["script", "style", "noscript", "template", "head"]
+BLOCKS = re.compile(
+    "address|article|aside|blockquote|body|br|caption|dd|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]|"
+    "header|hr|li|main|nav|ol|p|pre|section|table|tr|ul"
+)
+
+
+def markdown_title(text: str) -> str:
+    """The first heading outside code fences and front matter, or ""."""
+    lines = text.split("\n")
+    start = 0
+    if lines[0].rstrip() == "---" and "---" in (line.rstrip() for line in lines[1:]):
+        start = 2 + [line.rstrip() for line in lines[1:]].index("---")
+    fence, before = "", ""
+    for line in lines[start:]:
+        mark = FENCE.match(line)
+        if mark and fence in ("", mark[1]):
+            fence = "" if fence else mark[1]
+        elif not fence:
+            heading = HEADING.fullmatch(line)
+            if heading:
+                return heading[1].strip()
+            if before and UNDERLINE.fullmatch(line):
+                return before
+        before = "" if fence or mark else line.strip()
+    return ""
+
+
+def declared_charset(raw: bytes) -> str | None:
+    """The encoding that the first 2,048 bytes of an HTML file name, if any."""
+    found = CHARSET.search(raw[:2048])
+    return found[1].decode("ascii", "replace") if found else None
+
+
+def html_title_and_text(markup: str) -> tuple[str, str]:
+    """The title (else the first h1, else "") and the text without scripts and styles, one line a block."""
+    from bs4 import BeautifulSoup
+    from bs4.element import NavigableString
+
+    # An XML declaration and a bare str that looks like a file name would each cause a warning.
+    markup = re.sub(r"\A\s*<\?xml[^>]*>", "", markup)
+    soup = BeautifulSoup(io.StringIO(markup), "html.parser")
+    heading = soup.title or soup.h1
+    title = " ".join(heading.get_text().split()) if heading else ""
+    for tag in soup.find_all(UNREAD):
+        tag.decompose()
+    for string in soup.find_all(string=True):
+        if type(string) is NavigableString and string.find_parent("pre") is None:
+            string.replace_with(NavigableString(re.sub(r"\s+", " ", string)))
+    for tag in soup.find_all(lambda tag: BLOCKS.fullmatch(tag.name) is not None):
+        tag.insert_before("\n")
+        tag.append("\n")
+    for cell in soup.find_all(["td", "th"]):
+        cell.insert_before(" ")
+    lines = (line.rstrip() for line in soup.get_text().split("\n"))
+    # Leading blanks matter in pre alone; elsewhere at most one is left.
+    text = "\n".join(line[1:] if re.match(r" \S", line) else line for line in lines)
+    return title, re.sub(r"\n{3,}", "\n\n", text).strip("\n")

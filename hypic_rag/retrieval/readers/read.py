@@ -1,0 +1,90 @@
+"""Reads every file under the paths that a user names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, path_text
+from hypic_rag.retrieval.readers.encoding import NotText, decode
+from hypic_rag.retrieval.readers.files import find_files
+from hypic_rag.retrieval.readers.jsonl import read_jsonl
+from hypic_rag.retrieval.readers.markup import declared_charset, html_title_and_text, markdown_title
+from hypic_rag.retrieval.readers.pdf import read_pdf
+
+Reader = Callable[[Path], Iterator[SourceDocument | ReadFailure]]
+
+
+def read_path(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> Iterator[SourceDocument | ReadFailure]:
+    """Documents of files and folders, one by one, and a failure for each file or line that gives none.
+
+    Files of a folder come in the order of their names. Nothing that is wrong with one file stops the others.
+    Raises BadInput at once, before the first document: a path does not exist, a folder holds nothing to read.
+    """
+    several = [paths] if isinstance(paths, str | os.PathLike) else paths
+    return _read_all(find_files([Path(path) for path in several]))
+
+
+def _read_all(found: list[Path | ReadFailure]) -> Iterator[SourceDocument | ReadFailure]:
+    for item in found:
+        if isinstance(item, ReadFailure):
+            yield item
+            continue
+        try:
+            yield from READERS[item.suffix.lower()](item)
+        except OSError as error:  # no permission, or it has vanished since it was found
+            yield ReadFailure(path_text(item), f"cannot be read: {error.strerror or error}")
+        except NotText as error:
+            yield ReadFailure(path_text(item), str(error), skipped=error.is_binary)
+        except RecursionError:
+            yield ReadFailure(path_text(item), "is nested too deeply to be read")
+
+
+def _read_text(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+    text, encoding = decode(path.read_bytes())
+    yield _whole_file(path, "txt", "", text, encoding)
+
+
+def _read_markdown(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+    text, encoding = decode(path.read_bytes())
+    yield _whole_file(path, "md", markdown_title(clean(text)), text, encoding)
+
+
+def _read_html(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+    raw = path.read_bytes()
+    markup, encoding = decode(raw, declared_charset(raw))
+    title, text = html_title_and_text(clean(markup))
+    yield _whole_file(path, "html", title, text, encoding)
+
+
+def _read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+    if path.stat().st_size == 0:
+        yield _empty(path)
+    else:
+        yield from read_pdf(path)
+
+
+READERS: dict[str, Reader] = {
+    ".txt": _read_text,
+    ".md": _read_markdown,
+    ".html": _read_html,
+    ".htm": _read_html,
+    ".pdf": _read_pdf,
+    ".jsonl": read_jsonl,
+}
+
+
+def _whole_file(path: Path, kind: str, title: str, text: str, encoding: str) -> SourceDocument | ReadFailure:
+    text = clean(text)
+    if not text.strip():
+        return _empty(path)
+    name = path_text(path)
+    metadata = {"path": name, "format": kind, "encoding": encoding}
+    return SourceDocument(name, clean(title).strip() or path_text(Path(path.stem)), text, metadata)
+
+
+def _empty(path: Path) -> ReadFailure:
+    return ReadFailure(path_text(path), "is empty", skipped=True)

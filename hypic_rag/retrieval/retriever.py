@@ -1,0 +1,51 @@
+"""A store as a LlamaIndex retriever."""
+
+import asyncio
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
+
+from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.store import Found, Store
+
+
+class StoreRetriever(BaseRetriever):
+    """The chunks of a store nearest to a question, the nearest first; scores are cosine similarities.
+
+    Sees what other processes ingest from one question to the next. An empty store gives no nodes.
+    """
+
+    def __init__(
+        self, store: Store, similarity_top_k: int = 5, callback_manager: CallbackManager | None = None
+    ):
+        if similarity_top_k < 1:
+            raise BadInput(f"top-k is {similarity_top_k}; give 1 or more")
+        super().__init__(callback_manager=callback_manager)
+        self.store = store
+        self.similarity_top_k = similarity_top_k
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        question = query_bundle.query_str.strip()
+        if not question:
+            raise BadInput('the question is empty: ask something, e.g. hypic-rag ask "Who signed?"')
+        if not self.store.counts()[1]:
+            return []  # before the embedder is loaded
+        found = self.store.search(self.store.embedder.embed_query(question), self.similarity_top_k)
+        return [NodeWithScore(node=node_of(one), score=one.similarity) for one in found]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
+
+
+def node_of(found: Found) -> TextNode:
+    """node_id: "chunk:ID", never used again. Metadata: the document's, the chunk's title, doc_id and
+    ordinal.
+    """
+    chunk = found.chunk
+    return TextNode(
+        id_=f"chunk:{chunk.id}",
+        text=chunk.text,
+        metadata={**found.metadata, "title": chunk.title, "doc_id": chunk.doc_id, "ordinal": chunk.ordinal},
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=chunk.doc_id)},
+    )

@@ -1,0 +1,378 @@
+"""A store: one folder with the documents, their chunks, their vectors and their cached segments.
+
+``store.json`` says what it was made with, ``store.sqlite`` holds texts and vectors, ``segments/`` is the
+disk tier of the segment cache. The vectors stand in the rows of their chunks, and the index is built from
+them in memory, so index and texts cannot disagree. Several processes may read and write one store at once.
+"""
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hypic_rag import default_model
+from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.retrieval import schema
+from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
+from hypic_rag.retrieval.database import FILE as SQLITE
+from hypic_rag.retrieval.database import Database
+from hypic_rag.retrieval.embedder import Embedder
+from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild
+from hypic_rag.retrieval.vectors import VectorIndex, Vectors
+
+if TYPE_CHECKING:
+    from hypic_rag.engine import SegmentEngine
+
+SEGMENTS = "segments"
+LOCK = "store.lock"
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    doc_id: str
+    source: str  # the file it was read from
+    title: str
+    content_hash: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """``id`` is never used again, also not after the chunk has gone."""
+
+    id: int
+    doc_id: str
+    ordinal: int
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Found:
+    chunk: StoredChunk
+    metadata: dict[str, Any]  # the document's
+    similarity: float  # cosine
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What a new version of a document did to its chunks."""
+
+    n_kept: int
+    n_added: int
+    n_removed: int
+
+
+class NeedsVectors(Exception):
+    """A swap lacks the vectors of these (title, text) pairs; nothing was changed."""
+
+    def __init__(self, texts: Sequence[tuple[str, str]]):
+        super().__init__(f"{len(texts)} chunks have no vector")
+        self.texts = tuple(texts)
+
+
+class Store:
+    """Open with ``create_or_open`` or ``open``; may be used from several threads. Close it when done."""
+
+    def __init__(self, folder: Path, manifest: Manifest, embedder: Embedder):
+        self.folder = folder
+        self.manifest = manifest
+        self.embedder = embedder
+        self._database = Database(folder, manifest.store_id)
+        self._index = VectorIndex(manifest.dimension)
+        self._indexed = -1  # the generation that the index shows
+        try:
+            with self._database.reading():
+                self._refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @staticmethod
+    def segments_folder(folder: str | os.PathLike[str]) -> Path:
+        """Where the segment cache of a store keeps its files."""
+        return Path(folder) / SEGMENTS
+
+    @classmethod
+    def create_or_open(
+        cls,
+        folder: str | os.PathLike[str],
+        engine: "SegmentEngine",
+        *,
+        embedder: Embedder | None = None,
+        chunk_tokens: int | None = None,
+        chunk_overlap: int | None = None,
+    ) -> "Store":
+        """Opens the store in ``folder``, or makes a new one for this engine and embedder.
+
+        An embedder or sizes that are None are the store's own, for a new one all-MiniLM-L6-v2, 512 and 0.
+        Several processes may call this at once.
+        Raises StoreMismatch where the store was made otherwise, StoreDamaged where it cannot be read.
+        """
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / LOCK).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, also by kill -9
+                if Manifest.read(folder) is None:
+                    embedder = embedder or Embedder()
+                    sizes = (
+                        DEFAULT_CHUNK_TOKENS if chunk_tokens is None else chunk_tokens,
+                        chunk_overlap or 0,
+                    )
+                    cls._create(folder, engine, embedder, *sizes)
+        except OSError as error:
+            raise BadInput(
+                f"no store can be made in {folder}: {error}. Choose a folder you can write to."
+            ) from error
+        store = cls.open(folder, embedder=embedder)
+        try:
+            store.check_engine(engine)
+            store.manifest.check_chunking(chunk_tokens, chunk_overlap, folder)
+        except Exception:
+            store.close()
+            raise
+        return store
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, embedder: Embedder | None = None) -> "Store":
+        """Opens an existing store. Without ``embedder``, the one that the store names is used.
+
+        Raises BadInput where there is no store, StoreMismatch for another embedder, StoreDamaged.
+        """
+        folder = Path(folder)
+        manifest, database = Manifest.read(folder), folder / SQLITE
+        if manifest is None:
+            if schema.n_documents(database):
+                raise StoreDamaged(
+                    f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}"
+                )
+            raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH…")
+        if not database.is_file():
+            raise StoreDamaged(f"{folder} has {FILE} but no {SQLITE}. {how_to_rebuild(folder)}")
+        embedder = embedder or Embedder(manifest.embedder)
+        manifest.check_embedder(embedder.name, embedder.fingerprint, folder)
+        return cls(folder, manifest, embedder)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def check_engine(self, engine: "SegmentEngine") -> None:
+        """Raises StoreMismatch unless the store was made with this engine's model and prompt format."""
+        self.manifest.check_model(engine.model_name, engine.fingerprint, engine.format.version, self.folder)
+
+    # reading
+
+    def search(self, query: Vectors, k: int) -> list[Found]:
+        """The up to ``k`` chunks nearest to ``query`` ((dimension,) float32, length 1), the best first."""
+        with self._database.reading() as db:
+            self._refresh()
+            ids, similarities = self._index.search(query, k)
+            chunks = {
+                row[0]: row
+                for row in db.execute(
+                    "SELECT c.id, c.doc_id, c.ordinal, c.title, c.text, d.metadata FROM chunks c JOIN "
+                    f"documents d USING (doc_id) WHERE c.id IN ({','.join('?' * len(ids))})",
+                    ids,
+                )
+            }
+        return [
+            Found(StoredChunk(*chunks[i][:5]), json.loads(chunks[i][5]), similarity)
+            for i, similarity in zip(ids, similarities, strict=True)
+        ]
+
+    def documents(self) -> list[StoredDocument]:
+        with self._database.reading() as db:
+            rows = db.execute(
+                "SELECT doc_id, source, title, content_hash, metadata FROM documents ORDER BY doc_id"
+            ).fetchall()
+        return [_document(row) for row in rows]
+
+    def document(self, doc_id: str) -> StoredDocument | None:
+        with self._database.reading() as db:
+            row = db.execute(
+                "SELECT doc_id, source, title, content_hash, metadata FROM documents WHERE doc_id = ?",
+                (doc_id,),
+            ).fetchone()
+        return _document(row) if row else None
+
+    def chunks(self, doc_id: str | None = None) -> list[StoredChunk]:
+        """The chunks of one document in their order, or of all."""
+        where, values = ("WHERE doc_id = ?", (doc_id,)) if doc_id is not None else ("", ())
+        with self._database.reading() as db:
+            return [
+                StoredChunk(*row)
+                for row in db.execute(
+                    f"SELECT id, doc_id, ordinal, title, text FROM chunks {where} ORDER BY doc_id, ordinal",
+                    values,
+                )
+            ]
+
+    def counts(self) -> tuple[int, int]:
+        """How many documents and how many chunks."""
+        with self._database.reading() as db:
+            n_documents, n_chunks = db.execute(
+                "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM chunks)"
+            ).fetchone()
+        return n_documents, n_chunks
+
+    def gone(self) -> list[tuple[str, str]]:
+        """(title, text) of chunks that were removed and that no chunk left is equal to: of no more use
+        cached.
+        """
+        with self._database.reading() as db:
+            return [
+                tuple(row)
+                for row in db.execute(
+                    "SELECT title, text FROM gone WHERE rendering NOT IN (SELECT rendering FROM chunks)"
+                )
+            ]
+
+    # writing
+
+    def swap_document(
+        self,
+        document: StoredDocument,
+        chunks: Sequence[tuple[str, str]],
+        vectors: dict[tuple[str, str], Vectors],
+    ) -> Swap:
+        """Puts a document's new version in the place of the old one, in one transaction.
+
+        chunks: (title, text) in their order. A chunk that was there with the same title and text keeps its
+        id and its vector; every other needs one in ``vectors``. Raises NeedsVectors where one is missing.
+        """
+        with self._database.writing() as db:
+            old: dict[tuple[str, str], list[StoredChunk]] = {}
+            for chunk in self.chunks(document.doc_id):
+                old.setdefault((chunk.title, chunk.text), []).append(chunk)
+            kept, new = [], []
+            for ordinal, pair in enumerate(chunks):
+                if old.get(pair):
+                    kept.append((ordinal, old[pair].pop(0).id))
+                else:
+                    new.append((ordinal, pair))
+            missing = [pair for _, pair in new if pair not in vectors]
+            if missing:
+                raise NeedsVectors(missing)
+            removed = [chunk for left in old.values() for chunk in left]
+            db.execute(
+                "INSERT INTO documents VALUES (?, ?, ?, ?, ?) ON CONFLICT (doc_id) DO UPDATE SET source = "
+                "excluded.source, title = excluded.title, content_hash = excluded.content_hash, "
+                "metadata = excluded.metadata",
+                (
+                    document.doc_id,
+                    document.source,
+                    document.title,
+                    document.content_hash,
+                    json.dumps(document.metadata, ensure_ascii=False, default=str),
+                ),
+            )
+            db.executemany("DELETE FROM chunks WHERE id = ?", [(chunk.id,) for chunk in removed])
+            db.executemany("UPDATE chunks SET ordinal = ? WHERE id = ?", kept)
+            db.executemany(
+                "INSERT INTO chunks (doc_id, ordinal, title, text, rendering, embedding) VALUES (?, ?, ?, "
+                "?, ?, ?)",
+                [
+                    (
+                        document.doc_id,
+                        ordinal,
+                        title,
+                        text,
+                        schema.rendering(title, text),
+                        np.asarray(vectors[title, text], "<f4").tobytes(),
+                    )
+                    for ordinal, (title, text) in new
+                ],
+            )
+        return Swap(len(kept), len(new), len(removed))
+
+    def remove_document(self, doc_id: str) -> int:
+        """Takes a document out; returns how many chunks it had, 0 where it was not there."""
+        with self._database.writing() as db:
+            n_chunks = len(self.chunks(doc_id))
+            db.execute("DELETE FROM documents WHERE doc_id = ?", (doc_id,))  # its chunks go with it
+        return n_chunks
+
+    def forget_gone(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Strikes these off ``gone``, and with them all that are in use again."""
+        with self._database.writing() as db:
+            db.executemany(
+                "DELETE FROM gone WHERE rendering = ?", [(schema.rendering(*pair),) for pair in pairs]
+            )
+            db.execute("DELETE FROM gone WHERE rendering IN (SELECT rendering FROM chunks)")
+
+    def _refresh(self) -> None:
+        """Makes the index show the database as the transaction around sees it."""
+        db = self._database.connection
+        generation = db.execute("SELECT value FROM info WHERE name = 'generation'").fetchone()[0]
+        if generation == self._indexed:
+            return
+        stored = {row[0] for row in db.execute("SELECT id FROM chunks")}
+        self._index.remove(self._index.ids - stored)
+        missing = sorted(stored - self._index.ids)
+        for start in range(0, len(missing), 1000):
+            ids = missing[start : start + 1000]
+            rows = db.execute(
+                f"SELECT id, embedding FROM chunks WHERE id IN ({','.join('?' * len(ids))})", ids
+            ).fetchall()
+            wrong = [i for i, blob in rows if len(blob) != 4 * self.manifest.dimension]
+            if wrong:
+                raise StoreDamaged(
+                    f"{self.folder / SQLITE}: the vectors of chunks {wrong[:5]} have a wrong length. "
+                    f"{how_to_rebuild(self.folder)}"
+                )
+            self._index.add([i for i, _ in rows], np.stack([np.frombuffer(blob, "<f4") for _, blob in rows]))
+        self._indexed = generation
+
+    @classmethod
+    def _create(
+        cls, folder: Path, engine: "SegmentEngine", embedder: Embedder, chunk_tokens: int, chunk_overlap: int
+    ) -> None:
+        """Database first, manifest last: the manifest is what makes a folder a store."""
+        check_sizes(chunk_tokens, chunk_overlap)
+        database = folder / SQLITE
+        if schema.n_documents(database):
+            raise StoreDamaged(
+                f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}"
+            )
+        manifest = Manifest(
+            store_id=uuid.uuid4().hex,
+            model=_opens_again(engine),
+            model_fingerprint=engine.fingerprint,
+            prompt_format=engine.format.version,
+            embedder=embedder.name,
+            embedder_fingerprint=embedder.fingerprint,
+            dimension=embedder.dimension,
+            chunk_tokens=chunk_tokens,
+            chunk_overlap=chunk_overlap,
+        )
+        for leftover in (database, *(folder / f"{SQLITE}{end}" for end in ("-wal", "-shm", "-journal"))):
+            leftover.unlink(missing_ok=True)  # of a creation that was killed: no manifest, no documents
+        schema.create(database, manifest.store_id)
+        manifest.write(folder)
+
+
+def _opens_again(engine: "SegmentEngine") -> str:
+    """What ``SegmentEngine.from_pretrained`` takes to get the same model: "default", a folder or a hub "
+    "name."""
+    source = str(engine.model.name_or_path)
+    if engine.model_name == default_model.NAME:
+        return "default"
+    return source if Path(source).is_dir() else engine.model_name
+
+
+def _document(row: Sequence[Any]) -> StoredDocument:
+    doc_id, source, title, content_hash, metadata = row
+    return StoredDocument(doc_id, source, title, content_hash, json.loads(metadata))

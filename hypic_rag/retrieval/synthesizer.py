@@ -1,0 +1,248 @@
+"""HypicSynthesizer: retrieved nodes to an answer, each node a segment of its own."""
+
+from collections.abc import AsyncGenerator, Generator, Sequence
+from typing import Any, cast
+
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
+from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent, SynthesizeStartEvent
+from llama_index.core.prompts.mixin import PromptDictType
+from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.types import RESPONSE_TEXT_TYPE
+from llama_index_instrumentation import get_dispatcher
+
+from hypic_rag.errors import BadInput
+from hypic_rag.prompt import Prompt
+from hypic_rag.retrieval.events import SegmentsAssembled
+from hypic_rag.retrieval.llm import HypicLLM
+from hypic_rag.retrieval.rendering import title_and_text
+
+dispatcher = get_dispatcher(__name__)
+NOTHING_RETRIEVED = "No documents were retrieved for this question, so there is nothing to answer from."
+
+
+class HypicSynthesizer(BaseSynthesizer):
+    """Answers from nodes in the order in which they come, each as a cached segment (``title_and_text``).
+
+    Use it as ``index.as_query_engine(llm=llm, response_synthesizer=HypicSynthesizer(llm))``; for a stream,
+    give ``streaming=True`` to the synthesizer (LlamaIndex does not pass the query engine's on to one that
+    is given).
+
+    A response's ``metadata`` has LlamaIndex's {node_id: metadata} and under ``"hypic"``: ``dropped`` (node
+    ids that did not fit the context; whole, from the end; they are not among ``source_nodes``),
+    ``segments`` (node id, tokens, tier, reason of a miss, of each in the prompt's order), ``report`` and
+    ``finish_reason``. Of a stream, all but ``dropped`` are there when it has ended.
+    """
+
+    def __init__(
+        self,
+        llm: HypicLLM,
+        streaming: bool = False,
+        system: str | None = None,
+        empty_response: str = NOTHING_RETRIEVED,
+        callback_manager: CallbackManager | None = None,
+    ):
+        if not isinstance(llm, HypicLLM):
+            raise BadInput(
+                f"HypicSynthesizer needs a HypicLLM, but got a {type(llm).__name__}: "
+                f"write HypicSynthesizer(HypicLLM())"
+            )
+        window, n_answer = llm.metadata.context_window, llm.max_new_tokens
+
+        def tokenizer(text: str) -> list[int]:  # given, so that LlamaIndex loads none of its own
+            return list(llm.engine.format.encode(text))
+
+        super().__init__(
+            llm=llm,
+            streaming=streaming,
+            empty_response=empty_response,
+            callback_manager=callback_manager,
+            prompt_helper=PromptHelper(window, n_answer, tokenizer=tokenizer),
+            chat_prompt_helper=ChatPromptHelper(window, n_answer, tokenizer=tokenizer),
+        )
+        self._hypic_llm = llm
+        self._system = system
+
+    def synthesize(
+        self,
+        query: QueryType,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        **response_kwargs: Any,
+    ) -> RESPONSE_TYPE:
+        dispatcher.event(SynthesizeStartEvent(query=query))
+        answer = self._answer(query, nodes)
+        with self._callback_manager.event(
+            CBEventType.SYNTHESIZE, payload={EventPayload.QUERY_STR: answer.question}
+        ) as event:
+            response: RESPONSE_TYPE
+            if answer.prompt is None and self._streaming:
+                response = StreamingResponse(self._empty_response_generator(), metadata=answer.metadata)
+            elif answer.prompt is None:
+                response = Response(self._empty_response, metadata=answer.metadata)
+            elif self._streaming:
+                chat = self._hypic_llm.stream_chat(answer.messages, prompt=answer.prompt, **response_kwargs)
+                response = StreamingResponse(
+                    answer.deltas(chat), answer.sources(additional_source_nodes), answer.metadata
+                )
+            else:
+                text = answer.text(
+                    self._hypic_llm.chat(answer.messages, prompt=answer.prompt, **response_kwargs)
+                )
+                response = Response(text, answer.sources(additional_source_nodes), answer.metadata)
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        dispatcher.event(SynthesizeEndEvent(query=query, response=response))
+        return response
+
+    async def asynthesize(
+        self,
+        query: QueryType,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        **response_kwargs: Any,
+    ) -> RESPONSE_TYPE:
+        dispatcher.event(SynthesizeStartEvent(query=query))
+        answer = self._answer(query, nodes)
+        with self._callback_manager.event(
+            CBEventType.SYNTHESIZE, payload={EventPayload.QUERY_STR: answer.question}
+        ) as event:
+            response: RESPONSE_TYPE
+            if answer.prompt is None and self._streaming:
+                response = AsyncStreamingResponse(self._empty_response_agenerator(), metadata=answer.metadata)
+            elif answer.prompt is None:
+                response = Response(self._empty_response, metadata=answer.metadata)
+            elif self._streaming:
+                chat = await self._hypic_llm.astream_chat(
+                    answer.messages, prompt=answer.prompt, **response_kwargs
+                )
+                response = AsyncStreamingResponse(
+                    answer.adeltas(chat), answer.sources(additional_source_nodes), answer.metadata
+                )
+            else:
+                text = answer.text(
+                    await self._hypic_llm.achat(answer.messages, prompt=answer.prompt, **response_kwargs)
+                )
+                response = Response(text, answer.sources(additional_source_nodes), answer.metadata)
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        dispatcher.event(SynthesizeEndEvent(query=query, response=response))
+        return response
+
+    def get_response(
+        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
+    ) -> RESPONSE_TEXT_TYPE:
+        """The answer from texts without titles, each a segment; a string, or a generator where streaming."""
+        answer = self._answer_from_texts(query_str, text_chunks)
+        if self._streaming:
+            return answer.deltas(
+                self._hypic_llm.stream_chat(answer.messages, prompt=answer.prompt, **response_kwargs)
+            )
+        return answer.text(self._hypic_llm.chat(answer.messages, prompt=answer.prompt, **response_kwargs))
+
+    async def aget_response(
+        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
+    ) -> RESPONSE_TEXT_TYPE:
+        answer = self._answer_from_texts(query_str, text_chunks)
+        if self._streaming:
+            return answer.adeltas(
+                await self._hypic_llm.astream_chat(answer.messages, prompt=answer.prompt, **response_kwargs)
+            )
+        return answer.text(
+            await self._hypic_llm.achat(answer.messages, prompt=answer.prompt, **response_kwargs)
+        )
+
+    def _get_prompts(self) -> PromptDictType:
+        return {}  # the prompt is the model's own format, not a template
+
+    def _update_prompts(self, prompts: PromptDictType) -> None:
+        """There are none to update."""
+
+    def _answer(self, query: QueryType, nodes: Sequence[NodeWithScore]) -> "_Answer":
+        question = query if isinstance(query, str) else QueryBundle.__str__(query)
+        if not question.strip():
+            raise BadInput("the question is empty: ask something")
+        if not nodes:
+            return _Answer(question, None, (), ())
+        prompt, n_dropped = self._hypic_llm.documents_prompt(
+            question, [title_and_text(one.node) for one in nodes], self._system
+        )
+        n_kept = len(nodes) - n_dropped
+        return _Answer(question, prompt, nodes[:n_kept], nodes[n_kept:])
+
+    def _answer_from_texts(self, question: str, texts: Sequence[str]) -> "_Answer":
+        prompt, _ = self._hypic_llm.documents_prompt(question, [("", text) for text in texts], self._system)
+        return _Answer(question, prompt, (), ())
+
+
+class _Answer:
+    """One answer on its way: its prompt, its nodes, and the metadata that fills up as it is generated."""
+
+    def __init__(
+        self,
+        question: str,
+        prompt: Prompt | None,
+        nodes: Sequence[NodeWithScore],
+        dropped: Sequence[NodeWithScore],
+    ):
+        self.question = question
+        self.prompt = prompt
+        self.nodes = nodes
+        self.messages = [ChatMessage(role=MessageRole.USER, content=question)]
+        self.about: dict[str, Any] = {"dropped": [one.node.node_id for one in dropped], "segments": []}
+        self.metadata: dict[str, Any] = {one.node.node_id: one.node.metadata for one in nodes}
+        self.metadata["hypic"] = self.about
+
+    def sources(self, additional: Sequence[NodeWithScore] | None) -> list[NodeWithScore]:
+        return [*self.nodes, *(additional or ())]
+
+    def text(self, response: ChatResponse) -> str:
+        self._finish(response)
+        return response.message.content or ""
+
+    def deltas(self, responses: Generator[ChatResponse, None, None]) -> Generator[str, None, None]:
+        try:
+            for response in responses:
+                if response.raw is not None:
+                    self._finish(response)
+                yield response.delta or ""
+        finally:
+            responses.close()
+
+    async def adeltas(self, responses: AsyncGenerator[ChatResponse, None]) -> AsyncGenerator[str, None]:
+        try:
+            async for response in responses:
+                if response.raw is not None:
+                    self._finish(response)
+                yield response.delta or ""
+        finally:
+            await responses.aclose()
+
+    def _finish(self, response: ChatResponse) -> None:
+        raw = cast(dict[str, Any], response.raw)
+        report = raw["report"]
+        ids: list[str | None] = [one.node.node_id for one in self.nodes] or [None] * len(report["segments"])
+        segments = [{"node_id": i, **use} for i, use in zip(ids, report["segments"], strict=True)]
+        self.about.update(segments=segments, report=report, finish_reason=raw["finish_reason"])
+        n_live = sum(use["tier"] == "live" for use in segments)
+        dispatcher.event(
+            SegmentsAssembled(
+                query=self.question,
+                n_segments=len(segments),
+                n_hits=report["n_from_cache"],
+                n_live=n_live,
+                n_misses=len(segments) - report["n_from_cache"] - n_live,
+                n_dropped=len(self.about["dropped"]),
+                prompt_tokens=report["prompt_tokens"],
+                computed_tokens=report["computed_tokens"],
+                ttft_ms=report["ttft_ms"],
+                segments=segments,
+            )
+        )

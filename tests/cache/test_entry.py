@@ -1,0 +1,90 @@
+"""An entry comes back from its bytes as it was, and from wrong bytes not at all."""
+
+import pytest
+import torch
+from cache_samples import N_TOKENS, SEAM, same_bits, sample_entry, sample_key
+
+from hypic_rag.cache import Entry, LayerEntry
+from hypic_rag.cache.entry import EntryRefused, pack, unpack
+
+SLAB = torch.randn(4, 6, 8)
+LAYERS = {
+    "fp32 and bf16": sample_entry().layers,
+    "no layers": (),
+    "a layer with nothing": (LayerEntry("attention", {}), LayerEntry("gdn", {"S": torch.ones(2)})),
+    "a trailing layer with nothing": (LayerEntry("gdn", {"S": torch.ones(2)}), LayerEntry("attention", {})),
+    "an interior of no tokens": (LayerEntry("attention", {"K": torch.zeros(0, 8)}),),
+    "a scalar": (LayerEntry("retnet", {"n": torch.tensor(3)}),),
+    "a transposed view": (LayerEntry("gdn", {"T": SLAB[0].T}),),
+    "overlapping views of a slab": (LayerEntry("gdn", {"T": SLAB[:2], "S": SLAB[1:]}),),
+    "one tensor twice": (LayerEntry("gdn", {"T": SLAB}), LayerEntry("gdn", {"T": SLAB})),
+    "names with dots": (LayerEntry("gdn", {"conv.q": torch.ones(3), "conv.k": torch.zeros(3)}),),
+    "more than ten layers": tuple(LayerEntry("gdn", {"S": torch.full((2,), float(i))}) for i in range(12)),
+    "not finite": (LayerEntry("gdn", {"S": torch.tensor([float("inf"), -0.0])}),),
+    "with gradient": (LayerEntry("gdn", {"S": torch.ones(2, requires_grad=True)}),),
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+def test_bytes_give_the_entry_back(layers):
+    entry = Entry(N_TOKENS, SEAM, layers)
+    data = pack(entry, sample_key())
+    back = unpack(data, sample_key())
+    assert same_bits(back, entry)
+    assert back.nbytes == entry.nbytes
+    assert pack(back, sample_key()) == data
+
+
+def test_what_comes_back_does_not_share_memory_with_what_was_given():
+    tensor = torch.ones(4)
+    data = pack(Entry(N_TOKENS, SEAM, (LayerEntry("gdn", {"S": tensor}),)), sample_key())
+    tensor.zero_()
+    first, second = unpack(data, sample_key()), unpack(data, sample_key())
+    first.layers[0].tensors["S"].fill_(7)
+    assert second.layers[0].tensors["S"].tolist() == [1, 1, 1, 1]
+
+
+def test_an_entry_of_another_length_than_its_key_is_told():
+    with pytest.raises(
+        ValueError, match="has 11 tokens with a seam of 4, but its key has 12 with a seam of 4"
+    ):
+        pack(Entry(11, SEAM, ()), sample_key())
+
+
+def test_every_truncation_is_refused():
+    data = pack(sample_entry(), sample_key())
+    for length in [*range(64), *range(64, len(data), 97), len(data) - 1]:
+        with pytest.raises(EntryRefused, match="damaged"):
+            unpack(data[:length], sample_key())
+
+
+ASKED = {  # what is asked of the file of sample_key(), and why it is refused
+    "other model": (sample_key(model="model-b"), "wrong_key"),
+    "other tokens": (sample_key(1), "wrong_key"),
+    "other tenant": (sample_key(namespace="b"), "wrong_key"),
+    "other version": (sample_key(format_version=2), "other_version"),
+}
+
+
+@pytest.mark.parametrize("asked, reason", ASKED.values(), ids=ASKED)
+def test_another_keys_file_is_refused(asked, reason):
+    with pytest.raises(EntryRefused) as refused:
+        unpack(pack(sample_entry(), sample_key()), asked)
+    assert refused.value.reason == reason
+
+
+NOT_ENTRIES = {
+    "nothing": b"",
+    "zeros": bytes(64),
+    "text": b"this is a text file, not a stored entry at all",
+    "a huge header length": b"\xff" * 64,
+    "a list for a header": (2).to_bytes(8, "little") + b"[]",
+    "no metadata": (2).to_bytes(8, "little") + b"{}",
+    "deep nesting": (100_000).to_bytes(8, "little") + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("data", NOT_ENTRIES.values(), ids=NOT_ENTRIES)
+def test_what_is_no_entry_is_refused(data):
+    with pytest.raises(EntryRefused, match="damaged"):
+        unpack(data, sample_key())

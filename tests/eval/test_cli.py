@@ -1,0 +1,64 @@
+"""The command line: help without torch, exit codes, errors without a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypic_eval.cli import app, main
+
+NO_TORCH = """
+import sys
+from hypic_eval.cli import main
+sys.argv = ["hypic-eval", *sys.argv[1:]]
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules and "transformers" not in sys.modules, "help loads torch"
+"""
+
+
+@pytest.mark.parametrize("command", [[], ["quality"], ["reference"], ["ttft"], ["table"]])
+def test_help_loads_no_torch(command: list[str]) -> None:
+    run = subprocess.run([sys.executable, "-c", NO_TORCH, *command, "--help"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    if not command:
+        assert run.stdout.splitlines()[1].split()[:2] == ["hypic-eval", "quality"]
+
+
+def exit_code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["hypic-eval", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+USAGE = {
+    "unknown command": ["qualty"],
+    "no file": ["quality"],
+    "a file that is not there": ["quality", "nowhere.jsonl"],
+    "an unknown mode": ["quality", __file__, "--modes", "hypik"],
+    "a limit of nothing": ["quality", __file__, "--limit", "0"],
+    "an unknown dtype": ["quality", __file__, "--dtype", "int3"],
+    "no data": ["ttft"],
+}
+
+
+@pytest.mark.parametrize("arguments", USAGE.values(), ids=USAGE)
+def test_bad_usage_is_2(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    assert exit_code(monkeypatch, *arguments) == 2
+
+
+def test_a_failure_is_1_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    assert exit_code(monkeypatch, "table", str(tmp_path / "results.json")) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: ") and len(told.err.splitlines()) == 1
+
+
+def test_every_command_has_help() -> None:
+    assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)

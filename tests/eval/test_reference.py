@@ -1,0 +1,96 @@
+"""The default model's answers, question by question, are those of the independent implementation."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypic_eval.cli import main
+from hypic_eval.reference import read_reference, run_reference
+from hypic_eval.results import Results
+from hypic_eval.rows import RowFile
+
+from hypic_rag.errors import BadInput
+
+
+def test_the_default_model_agrees_with_the_reference(
+    default_model_folder: Path,
+    few: Path,
+    reference_few: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["hypic-eval", *arguments, "--model", str(default_model_folder)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+    out, rows = tmp_path / "reference.json", tmp_path / "rows.jsonl"
+    code = run("reference", str(few), str(reference_few), "--out", str(out), "--rows", str(rows))
+    table = capsys.readouterr().out
+    assert code == 0, table
+    results = Results.load(out)
+    assert results.details == []
+    assert {row.value for row in results.rows if row.metric == "same first token"} == {100.0}
+    # fp32 noise here is 1e-4 at most; counting the seam twice moves the KL of these questions by 0.1.
+    apart = [row.value for row in results.rows if row.metric in ("largest KL apart", "largest NLL apart")]
+    assert len(apart) == 8 and max(apart) < 2e-3
+
+    # The same rows serve the quality command: nothing is measured again.
+    modes = "full,hypic:w=8,last_state,add"
+    before = rows.read_text()
+    quality = tmp_path / "quality.json"
+    assert run("quality", str(few), "--modes", modes, "--out", str(quality), "--rows", str(rows)) == 0
+    assert rows.read_text() == before
+    shown = {(row.mode, row.metric): row for row in Results.load(quality).rows}
+    theirs = [json.loads(line) for line in reference_few.read_text().splitlines()]
+    for mode in ("full", "hypic:w=8", "last_state:w=8", "add:w=8"):
+        f1 = [row["f1"] for row in theirs if row["mode"] == mode.partition(":")[0]]
+        assert shown[mode, "F1"].value == pytest.approx(100 * sum(f1) / len(f1), abs=1e-2)
+
+
+def test_disagreement_is_a_missed_goal(
+    make_engine: Callable[..., Any], few: Path, reference_few: Path
+) -> None:
+    results = run_reference(make_engine(), few, reference_few, RowFile(None), limit=2)
+    missed = {(row.mode, row.metric) for row in results.missed_goals}
+    assert ("full", "same answer") in missed and ("hypic:w=8", "mean KL apart") in missed
+    assert not any(metric == "same prompt tokens" for _, metric in missed)
+    assert len(results.details) == 8
+    assert results.details[0]["reference's first top-2 gap"] == 2.9222
+    assert results.notes == ["0 of 8 answers are equal to the reference's."]
+
+
+def change(path: Path, tmp_path: Path, edit: Callable[[list[dict[str, Any]]], None]) -> Path:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    edit(rows)
+    changed = tmp_path / "changed.jsonl"
+    changed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return changed
+
+
+BAD: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
+    "a field is missing": (lambda rows: rows[1].pop("top2_gap"), "line 2: a reference row needs top2_gap"),
+    "a mode lacks a question": (lambda rows: rows.pop(), "mode add:w=8 answers 3"),
+    "an unknown mode": (lambda rows: rows[0].update(mode="exact"), "no mode"),
+}
+
+
+@pytest.mark.parametrize("edit, told", BAD.values(), ids=BAD)
+def test_a_bad_reference_is_told(
+    reference_few: Path, tmp_path: Path, edit: Callable[[list[dict[str, Any]]], Any], told: str
+) -> None:
+    with pytest.raises(BadInput, match=told):
+        read_reference(change(reference_few, tmp_path, edit))
+
+
+def test_questions_of_another_file_are_told(
+    make_engine: Callable[..., Any], few: Path, reference_few: Path, tmp_path: Path
+) -> None:
+    data = change(few, tmp_path, lambda rows: rows.pop(0) and None)
+    with pytest.raises(BadInput, match="has no question 5a88a1e55542997e5c09a64d"):
+        run_reference(make_engine(), data, reference_few, RowFile(None))

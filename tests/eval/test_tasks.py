@@ -1,0 +1,100 @@
+"""Tasks read their rows; whatever else a file holds is told with its line."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import hypic_eval.tasks
+import pytest
+from hypic_eval.task import all_tasks, find_task, read_questions
+
+from hypic_rag.errors import BadInput
+
+ROW = {
+    "id": "1",
+    "question": "Where?",
+    "docs": [{"title": "T", "text": "Text."}],
+    "answers": ["Here"],
+    "dataset": "hotpotqa_x",
+}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_question_as_it_is_read(few: Path) -> None:
+    task, questions = read_questions(few, limit=2)
+    assert task.name == "qa"
+    assert [len(question.documents) for question in questions] == [10, 10]
+    assert questions[0].answers == ("Ericsson Stadium",)
+    assert questions[0].documents[0][0] == "2011 OFC U-20 Championship squads"
+
+
+CLEANED = {  # generated, answer
+    "first line": ("Paris\nQuestion: more", "Paris"),
+    "leading break": ("\n Paris ", "Paris"),
+    "nothing": ("", ""),
+    "only a line separator inside": ("a\u2028b", "a\u2028b"),
+}
+
+
+@pytest.mark.parametrize("text, answer", CLEANED.values(), ids=CLEANED)
+def test_an_answer_is_the_first_line(text: str, answer: str) -> None:
+    assert find_task("qa").clean(text) == answer
+
+
+def test_news_have_line_breaks_and_our_question(tmp_path: Path) -> None:
+    text = "One. NEWLINE_CHAR NEWLINE_CHAR Two.NEWLINE_CHARThree."
+    row = ROW | {"dataset": "multinews_x", "docs": [{"title": "Passage 1", "text": text}]}
+    task, [question] = read_questions(write(tmp_path / "news.jsonl", row))
+    assert (task.name, question.text) == ("multinews", "Summarize the documents.")
+    assert question.documents == (("Passage 1", "One.\n\nTwo.\nThree."),)
+
+
+def test_a_new_file_is_a_new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(hypic_eval.tasks.__file__).with_name("multinews.py").read_text()
+    (tmp_path / "reports.py").write_text(source.replace('"multinews"', '"reports"'))
+    monkeypatch.setattr(hypic_eval.tasks, "__path__", [*hypic_eval.tasks.__path__, str(tmp_path)])
+    assert set(all_tasks()) == {"qa", "multinews", "reports"}
+    task, _ = read_questions(write(tmp_path / "rows.jsonl", ROW | {"dataset": "reports_2020"}))
+    assert task.name == "reports"
+    sys.modules.pop("hypic_eval.tasks.reports")
+
+
+def test_bom_and_line_separators_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", ROW | {"question": "a\u2028b"}, ROW)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    _, questions = read_questions(path)
+    assert [question.text for question in questions] == ["a\u2028b", "Where?"]
+
+
+BAD = {  # rows, what is told
+    "another data set": ([ROW | {"dataset": "wmt"}], "--task"),
+    "no data set": ([{key: value for key, value in ROW.items() if key != "dataset"}], "--task"),
+    "no documents": ([ROW, {key: value for key, value in ROW.items() if key != "docs"}], "line 2"),
+    "documents are no objects": ([ROW | {"docs": ["text"]}], "line 1"),
+    "no answers": ([ROW | {"answers": []}], "at least one answer"),
+    "empty question": ([ROW, ROW, ROW | {"question": " "}], "line 3"),
+    "no rows": ([], "no rows"),
+}
+
+
+@pytest.mark.parametrize("rows, told", BAD.values(), ids=BAD)
+def test_bad_rows_are_told(tmp_path: Path, rows: list[dict[str, Any]], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        read_questions(write(tmp_path / "rows.jsonl", *rows))
+
+
+@pytest.mark.parametrize("content", [b"not json\n", b"[1]\n", b"\xff\xfe\x00"])
+def test_files_of_another_kind_are_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    with pytest.raises(BadInput, match="rows.jsonl"):
+        read_questions(tmp_path / "rows.jsonl")
+
+
+def test_an_unknown_task_gets_the_nearest_and_all() -> None:
+    with pytest.raises(BadInput, match=r"multinews\?.*All tasks: multinews, qa"):
+        find_task("multinew")
