@@ -92,7 +92,11 @@ class PromptFormat:
         by_length = sorted(self._control_ids, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
         slots = f"{SLOT_DOCUMENTS}Question: {SLOT_QUESTION}"
-        turns = [("user", slots), ("assistant", SLOT_ANSWER), ("user", f"{SLOT_NEXT}Question: {SLOT_QUESTION}")]
+        turns = [
+            ("user", slots),
+            ("assistant", SLOT_ANSWER),
+            ("user", f"{SLOT_NEXT}Question: {SLOT_QUESTION}"),
+        ]
         first = self._render([("system", SLOT_SYSTEM), turns[0]])
         both = self._render([("system", SLOT_SYSTEM), *turns])
         self._before, self._after = first.split(SLOT_DOCUMENTS)
@@ -111,7 +115,7 @@ class PromptFormat:
 
     def question(self, text: str) -> Ids:
         if not text.strip():
-            raise BadInput("the question is empty: ask something, e.g. hypic-rag ask \"Who signed?\"")
+            raise BadInput('the question is empty: ask something, e.g. hypic-rag ask "Who signed?"')
         return self._fill(self._after, {SLOT_QUESTION: text})
 
     @property
@@ -124,14 +128,23 @@ class PromptFormat:
         """The control token that closes an answer, or nothing where the template has none."""
         return self.between_turns[:1] if self._control.match(self._between) else ()
 
-    def prompt(self, question: str, documents: Sequence[Sequence[int]] | Sequence[tuple[str, str]] = (),
-               system: str | None = None) -> Prompt:
+    def prompt(
+        self,
+        question: str,
+        documents: Sequence[Sequence[int]] | Sequence[tuple[str, str]] = (),
+        system: str | None = None,
+    ) -> Prompt:
         """``documents`` are token ids made by ``document``, or pairs of title and text."""
-        segments = [self.document(d[1], d[0]) if d and isinstance(d[0], str) else d for d in documents]
-        return Prompt.build(self.leading(system), segments, self.question(question))  # type: ignore[arg-type]
+        segments: list[Any] = [self.document(str(d[1]), d[0]) if d and isinstance(d[0], str) else d for d in documents]
+        return Prompt.build(self.leading(system), segments, self.question(question))
 
-    def follow_up(self, prompt: Prompt, answer_ids: Sequence[int], question: str,
-                  documents: Sequence[Sequence[int]] = ()) -> Prompt:
+    def follow_up(
+        self,
+        prompt: Prompt,
+        answer_ids: Sequence[int],
+        question: str,
+        documents: Sequence[Sequence[int]] = (),
+    ) -> Prompt:
         """The next turn of a conversation whose last prompt and answer are given."""
         return prompt.extend((*answer_ids, *self.between_turns), documents, self.question(question))
 
@@ -184,7 +197,7 @@ class PromptFormat:
 
     def _render(self, messages: list[tuple[str, str]]) -> str:
         if not self.tokenizer.chat_template:
-            return "".join(f"{text}\n\n" if role != "assistant" else f"{text}\n\n" for role, text in messages) + "Answer:"
+            return "".join(f"{text}\n\n" for _, text in messages) + "Answer:"
         turns = [{"role": role, "content": text} for role, text in messages]
         options = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
         try:

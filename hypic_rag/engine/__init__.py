@@ -2,7 +2,15 @@
 
 from hypic_rag.engine.engine import SegmentEngine
 from hypic_rag.engine.policy import Policy, Sampling
-from hypic_rag.engine.report import Generation, PrefillReport, Report, Score, SegmentUse, StepOutput, StreamEvent
+from hypic_rag.engine.report import (
+    Generation,
+    PrefillReport,
+    Report,
+    Score,
+    SegmentUse,
+    StepOutput,
+    StreamEvent,
+)
 
 __all__ = [
     "Generation",

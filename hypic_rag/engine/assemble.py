@@ -51,8 +51,13 @@ def cached_seam(part: Part, policy: Policy) -> int | None:
     return policy.seam_tokens if len(part.ids) > policy.seam_tokens else None
 
 
-def lay_out(state: SequenceState, parts: Sequence[Part], entries: Mapping[Part, Entry], policy: Policy,
-            device: torch.device) -> Active:
+def lay_out(
+    state: SequenceState,
+    parts: Sequence[Part],
+    entries: Mapping[Part, Entry],
+    policy: Policy,
+    device: torch.device,
+) -> Active:
     """Continue ``state`` (changed) by parts; ``entries`` has those that are cached."""
     active = Active(state, policy.compose)
     for part in parts:
@@ -79,10 +84,11 @@ def run(model: Any, rotary: Rotary, batch: Sequence[Active], keep: Sequence[Sequ
     context = Assembly(plan, tuple(a.state for a in batch), tuple(a.compose for a in batch), turns)
     ids = torch.tensor([[token for active in batch for token in active.ids]], device=device)
     positions = torch.tensor([[p for active in batch for p in active.positions]], device=device)
-    kept = torch.tensor([start + row for (start, _), rows in zip(plan.spans, keep, strict=True) for row in rows], device=device)
-    logits = model(
-        input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=kept, hypic=context
-    ).logits[0]
+    kept = torch.tensor(
+        [start + row for (start, _), rows in zip(plan.spans, keep, strict=True) for row in rows],
+        device=device,
+    )
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=kept, hypic=context).logits[0]
     for active in batch:
         active.state.n_private += len(active.ids)
     return list(logits.split([len(rows) for rows in keep]))

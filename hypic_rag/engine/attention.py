@@ -21,17 +21,28 @@ QUERY_BLOCK = 512  # rows a block, so that scores stay small where many live row
 
 
 def hypic_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float, hypic: Context | None = None, **_: Any,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    hypic: Context | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     """The interface of transformers. query: (1, Hq, N, D); key, value: (1, H, N, D). Returns (1, N, Hq, D)."""
     if hypic is None:
-        raise RuntimeError("this model was loaded for SegmentEngine: call the engine, or load it again without "
-                           f"attn_implementation={IMPLEMENTATION!r}")
+        raise RuntimeError(
+            "this model was loaded for SegmentEngine: call the engine, or load it again without "
+            f"attn_implementation={IMPLEMENTATION!r}"
+        )
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     q, k, v = query[0], key[0], value[0]
-    attend = _isolated if isinstance(hypic, Isolation) else _assembled
-    return attend(hypic, layer, q, k, v, scaling).transpose(0, 1)[None], None
+    if isinstance(hypic, Isolation):
+        out = _isolated(hypic, layer, q, k, v, scaling)
+    else:
+        out = _assembled(hypic, layer, q, k, v, scaling)
+    return out.transpose(0, 1)[None], None
 
 
 AttentionInterface.register(IMPLEMENTATION, hypic_attention)
@@ -44,8 +55,12 @@ def _isolated(context: Isolation, layer: int, q: Tensor, k: Tensor, v: Tensor, s
         rows = slice(start, stop)
         outputs.append(_causal(q[:, rows], k[:, rows], v[:, rows], scale))
         interior = slice(start + seam, stop)
-        kept.append({"K": k[:, interior].clone(memory_format=torch.contiguous_format),
-                     "V": v[:, interior].clone(memory_format=torch.contiguous_format)})
+        kept.append(
+            {
+                "K": k[:, interior].clone(memory_format=torch.contiguous_format),
+                "V": v[:, interior].clone(memory_format=torch.contiguous_format),
+            }
+        )
     context.kept[layer] = kept  # type: ignore[assignment]
     return torch.cat(outputs, dim=1)
 
@@ -64,17 +79,32 @@ def _assembled(context: Assembly, layer: int, q: Tensor, k: Tensor, v: Tensor, s
             outputs.append(_causal(q[:, rows], k[:, rows], v[:, rows], scale))
             continue
         blocks = [
-            _spliced(q[:, i : min(i + QUERY_BLOCK, stop)], past + i - start, sequence, own, layer, context.turns[s], scale)
+            _spliced(
+                q[:, i : min(i + QUERY_BLOCK, stop)],
+                past + i - start,
+                sequence,
+                own,
+                layer,
+                context.turns[s],
+                scale,
+            )
             for i in range(start, stop, QUERY_BLOCK)
         ]
         outputs.append(torch.cat(blocks, dim=1))
     return torch.cat(outputs, dim=1)
 
 
-def _spliced(q: Tensor, first: int, sequence: SequenceState, own: PrivateKV, layer: int,
-             turns: tuple[Tensor, Tensor], scale: float) -> Tensor:
+def _spliced(
+    q: Tensor,
+    first: int,
+    sequence: SequenceState,
+    own: PrivateKV,
+    layer: int,
+    turns: tuple[Tensor, Tensor],
+    scale: float,
+) -> Tensor:
     """q: (Hq, N, D), the sequence's private rows ``first, first + 1, ...``. Returns (Hq, N, D)."""
-    n_heads, n, _ = q.shape
+    n = q.shape[1]
     seen = first + n
     mask = None
     if n > 1:

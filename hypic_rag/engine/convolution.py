@@ -13,8 +13,11 @@ def convolve(x: Tensor, plan: Plan, starts: Sequence[Tensor], conv: nn.Conv1d) -
     """SiLU of the depthwise convolution. x: (N, C); starts: (k - 1, C) a stretch. Returns (N, C) in x's dtype."""
     kernel = conv.kernel_size[0]
     weight = conv.weight[:, 0].float()  # (C, k)
-    pieces = [p for stretch, tail in zip(plan.stretches, starts, strict=True)
-              for p in (tail, x[stretch.start : stretch.start + stretch.n])]
+    pieces = [
+        p
+        for stretch, tail in zip(plan.stretches, starts, strict=True)
+        for p in (tail, x[stretch.start : stretch.start + stretch.n])
+    ]
     padded = torch.cat(pieces).float()
     n = padded.shape[0] - kernel + 1
     y = padded[:n] * weight[:, 0]

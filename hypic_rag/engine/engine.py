@@ -14,7 +14,15 @@ from hypic_rag.engine import assemble, load, models
 from hypic_rag.engine.conversations import Conversations, merge_live
 from hypic_rag.engine.generate import TextStream
 from hypic_rag.engine.policy import Policy, Sampling
-from hypic_rag.engine.report import Generation, PrefillReport, Report, Score, SegmentUse, StepOutput, StreamEvent
+from hypic_rag.engine.report import (
+    Generation,
+    PrefillReport,
+    Report,
+    Score,
+    SegmentUse,
+    StepOutput,
+    StreamEvent,
+)
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.segments import Segments
 from hypic_rag.engine.state import SequenceState
@@ -32,9 +40,19 @@ class SegmentEngine:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, name: str, fingerprint: str, tokenizer_fingerprint: str = "",
-        cache: SegmentCache | None = None, policy: Policy | None = None, system: str | None = None,
-        namespace: str = "", deterministic: bool = False, conversation_budget: int = DEFAULT_CONVERSATION_BYTES,
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        fingerprint: str,
+        tokenizer_fingerprint: str = "",
+        cache: SegmentCache | None = None,
+        policy: Policy | None = None,
+        system: str | None = None,
+        namespace: str = "",
+        deterministic: bool = False,
+        conversation_budget: int = DEFAULT_CONVERSATION_BYTES,
     ):
         """model: loaded with ``attn_implementation="hypic"``; its linear mixers are swapped in place.
 
@@ -54,8 +72,15 @@ class SegmentEngine:
         self._ends = load.end_tokens(model, tokenizer, self.format)
         dtype = str(model.dtype).removeprefix("torch.")
         template = SegmentKey(
-            model=fingerprint, tokenizer=tokenizer_fingerprint or fingerprint, token_ids=(), kind="document",
-            seam_tokens=0, compute_dtype=dtype, rope=self.layout.rotary.settings, isolation_prefix=(), codec="none",
+            model=fingerprint,
+            tokenizer=tokenizer_fingerprint or fingerprint,
+            token_ids=(),
+            kind="document",
+            seam_tokens=0,
+            compute_dtype=dtype,
+            rope=self.layout.rotary.settings,
+            isolation_prefix=(),
+            codec="none",
             namespace=namespace,
         )
         self.segments = Segments(self.model, self.layout, self.cache, template, deterministic)
@@ -66,8 +91,12 @@ class SegmentEngine:
 
     @classmethod
     def from_pretrained(
-        cls, model: str | Path = "default", *, dtype: torch.dtype | str | None = None,
-        device: torch.device | str | None = None, **options: Any,
+        cls,
+        model: str | Path = "default",
+        *,
+        dtype: torch.dtype | str | None = None,
+        device: torch.device | str | None = None,
+        **options: Any,
     ) -> "SegmentEngine":
         """``model``: "default", a local folder, or a name on the Hugging Face hub.
 
@@ -75,8 +104,14 @@ class SegmentEngine:
         for the constructor. Raises ModelNotReady, UnsupportedModel.
         """
         found = load.load(model, dtype, device)
-        return cls(found.model, found.tokenizer, name=found.name, fingerprint=found.fingerprint,
-                   tokenizer_fingerprint=found.tokenizer_fingerprint, **options)
+        return cls(
+            found.model,
+            found.tokenizer,
+            name=found.name,
+            fingerprint=found.fingerprint,
+            tokenizer_fingerprint=found.tokenizer_fingerprint,
+            **options,
+        )
 
     @property
     def families(self) -> dict[str, int]:
@@ -99,7 +134,11 @@ class SegmentEngine:
         return sum(sizes.entry_bytes(interior, size) for sizes in self.layout.layers) if interior > 0 else 0
 
     def prefill(
-        self, segments: Sequence[Sequence[int]], *, kind: Kind = "document", policy: Policy | None = None,
+        self,
+        segments: Sequence[Sequence[int]],
+        *,
+        kind: Kind = "document",
+        policy: Policy | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> PrefillReport:
         """Make and store the entries that the cache lacks. Segments that are all seam are never cached."""
@@ -109,7 +148,8 @@ class SegmentEngine:
             self._check_length(len(part.ids), "a segment")
         with self._lock:
             return self.segments.ensure(
-                [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None], on_progress
+                [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None],
+                on_progress,
             )
 
     def add_request(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> int:
@@ -183,9 +223,7 @@ class SegmentEngine:
         report = replace(report, assemble_ms=1e3 * seconds - report.prefill_ms)
         return Score(float(nll), len(ids), logprobs[0], report)
 
-    def _stream(
-        self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None
-    ) -> Iterator[StreamEvent]:
+    def _stream(self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None) -> Iterator[StreamEvent]:
         request = self._enqueue(prompt, sampling, policy)
         try:
             while True:
@@ -285,13 +323,17 @@ class SegmentEngine:
             )
 
 
-def _uses(prompt: Prompt, parts: Sequence[Part], uses: dict[Part, SegmentUse], policy: Policy) -> tuple[SegmentUse, ...]:
+def _uses(
+    prompt: Prompt, parts: Sequence[Part], uses: dict[Part, SegmentUse], policy: Policy
+) -> tuple[SegmentUse, ...]:
     """One record a document of the prompt, in order; those that ``parts`` no longer has were resumed."""
     documents = [part for part in prompt.parts if part.kind == "document"]
     n_resumed = 0
     if policy.mode == "hypic":
         n_resumed = len(documents) - sum(part.kind == "document" for part in parts)
     return tuple(
-        SegmentUse(len(part.ids), "conversation") if i < n_resumed else uses.get(part, SegmentUse(len(part.ids), "live"))
+        SegmentUse(len(part.ids), "conversation")
+        if i < n_resumed
+        else uses.get(part, SegmentUse(len(part.ids), "live"))
         for i, part in enumerate(documents)
     )

@@ -9,8 +9,15 @@ from pathlib import Path
 from hypic_rag.config import home
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
-TOKENIZER = ("tokenizer*.json", "*.model", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json",
-             "chat_template*")
+TOKENIZER = (
+    "tokenizer*.json",
+    "*.model",
+    "vocab.*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+)
 
 
 def fingerprint(folder: Path, patterns: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import cached_file
 
 from hypic_rag import default_model
 from hypic_rag.config import home
@@ -39,7 +40,7 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
         config = AutoConfig.from_pretrained(source).get_text_config()
         architecture = (config.architectures or ["the model"])[0]
         models.check_supported(config.model_type, f"{name} ({architecture})")
-        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=IMPLEMENTATION)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=IMPLEMENTATION)
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelNotReady(f"the model {name} cannot be loaded: {error}. {_remedy(source)}") from error
@@ -47,17 +48,22 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
         if type(error).__module__.startswith("safetensors"):
             raise ModelNotReady(f"the weights of {name} are damaged: {error}. {_remedy(source)}") from error
         raise
-    if isinstance(source, Path):
-        weights, texts = fingerprint(source, WEIGHTS), fingerprint(source, TOKENIZER)
+    revision = getattr(loaded.config, "_commit_hash", None)
+    if isinstance(source, str) and revision:
+        weights = texts = f"hub:{source}@{revision}"
     else:
-        weights = texts = f"hub:{source}@{getattr(loaded.config, '_commit_hash', None)}"
+        folder = Path(cached_file(source, "config.json")).parent
+        weights, texts = fingerprint(folder, WEIGHTS), fingerprint(folder, TOKENIZER)
     return Loaded(loaded.to(device), tokenizer, name, weights, texts)
 
 
 def end_tokens(model: Any, tokenizer: Any, prompt_format: PromptFormat) -> frozenset[int]:
     """Tokens that end an answer: the model's, the tokenizer's, and what closes a turn in the chat template."""
     given = model.generation_config.eos_token_id if model.generation_config else None
-    ends = set(given if isinstance(given, list) else [given]) | {tokenizer.eos_token_id, *prompt_format.answer_end}
+    ends = set(given if isinstance(given, list) else [given]) | {
+        tokenizer.eos_token_id,
+        *prompt_format.answer_end,
+    }
     return frozenset(end for end in ends if end is not None)
 
 
@@ -68,20 +74,26 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ModelNotReady(f"{folder} has no config.json, so it is not a Hugging Face model folder. "
-                                "Give --model the folder that holds config.json and the weights")
+            raise ModelNotReady(
+                f"{folder} has no config.json, so it is not a Hugging Face model folder. "
+                "Give --model the folder that holds config.json and the weights"
+            )
         return folder.resolve().name, folder.resolve()
     if isinstance(model, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", model):
         return model, model
-    raise ModelNotReady(f"there is no model folder {model!s}. Give --model default, an existing folder, "
-                        "or a name on the Hugging Face hub like Qwen/Qwen3.5-4B")
+    raise ModelNotReady(
+        f"there is no model folder {model!s}. Give --model default, an existing folder, "
+        "or a name on the Hugging Face hub like Qwen/Qwen3.5-4B"
+    )
 
 
 def _remedy(source: Path | str) -> str:
     if isinstance(source, Path):
         return "Check the folder, or download it again"
-    return ("Check the name and the network; offline, only models already in the Hugging Face cache can be used "
-            "(or give a local folder)")
+    return (
+        "Check the name and the network; offline, only models already in the Hugging Face cache can be used "
+        "(or give a local folder)"
+    )
 
 
 def _device(device: torch.device | str | None) -> torch.device:
@@ -91,8 +103,10 @@ def _device(device: torch.device | str | None) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise BadInput(f"the device {device!s} cannot be used: {str(error).splitlines()[0]}. Use cpu, or cuda "
-                       "where an NVIDIA GPU and its driver are there") from error
+        raise BadInput(
+            f"the device {device!s} cannot be used: {str(error).splitlines()[0]}. Use cpu, or cuda "
+            "where an NVIDIA GPU and its driver are there"
+        ) from error
     return chosen
 
 

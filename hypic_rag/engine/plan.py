@@ -72,7 +72,8 @@ class Plan:
 
 def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cpu") -> Plan:
     """Lay out one pass. Each sequence has at least one row."""
-    start, spans, stretches, chunked, after, last = 0, [], [], [], [], []
+    start, spans, chunked, after, last = 0, [], [], [], []
+    stretches: list[Stretch] = []
     size = _chunk_size([event.n for events in sequences for event in events if isinstance(event, Rows)])
     for s, events in enumerate(sequences):
         row, opened, before = start, None, None
@@ -119,8 +120,16 @@ def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cp
         chunk_rows[i, : len(rows)] = torch.tensor(rows)
         gather[rows[0] : rows[-1] + 1] = torch.arange(i * size, i * size + len(rows))
     return Plan(
-        start, tuple(spans), tuple(stretches), tuple(order), tuple(active), events_before,
-        chunk_rows.to(device), gather.to(device), tuple(after), tuple(last),
+        start,
+        tuple(spans),
+        tuple(stretches),
+        tuple(order),
+        tuple(active),
+        events_before,
+        chunk_rows.to(device),
+        gather.to(device),
+        tuple(after),
+        tuple(last),
     )
 
 

@@ -23,7 +23,10 @@ class Policy:
     compose: Compose = "exact"
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("mode", self.mode, get_args(Mode)), ("compose", self.compose, get_args(Compose))):
+        for name, value, allowed in (
+            ("mode", self.mode, get_args(Mode)),
+            ("compose", self.compose, get_args(Compose)),
+        ):
             if value not in allowed:
                 raise BadInput(f"{name} is {value!r}; it can be one of {', '.join(allowed)}")
         if self.seam_tokens < 0:

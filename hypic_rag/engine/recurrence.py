@@ -55,11 +55,14 @@ def walk(rows: gdn.Rows, plan: Plan, state: Tensor, splice: Callable[[int, int, 
     return Walk(out.flatten(0, 1)[plan.gather], X[back], marked[back])
 
 
-def splicer(compose: Compose, transition: Callable[[int, int], tuple[Tensor, Tensor]]) -> Callable[[int, int, Tensor], Tensor]:
+def splicer(
+    compose: Compose, transition: Callable[[int, int], tuple[Tensor, Tensor]]
+) -> Callable[[int, int, Tensor], Tensor]:
     """How a cached interior moves the running state; ``transition(sequence, index)`` gives its (T, S).
 
     ``exact`` is ``T R + S``; ``last_state`` takes T as zero (arXiv 2608.11231); ``add`` takes it as the identity.
     """
+
     def splice(sequence: int, index: int, R: Tensor) -> Tensor:
         T, S = transition(sequence, index)
         if compose == "last_state":

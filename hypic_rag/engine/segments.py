@@ -38,7 +38,10 @@ class Segments:
         fetched = Fetched()
         missing: list[tuple[Part, int]] = []
         for part, seam in dict(wanted).items():
-            found = self.cache.lookup(self.key(part, seam))
+            key = self.key(part, seam)
+            found = self.cache.lookup(key)
+            if isinstance(found, Hit) and (trouble := self.layout.misfit(found.entry)):
+                found = self.cache.reject(key, "wrong_shape", trouble)
             if isinstance(found, Hit):
                 fetched.entries[part] = found.entry
                 fetched.uses[part] = SegmentUse(len(part.ids), found.tier)
@@ -52,7 +55,9 @@ class Segments:
         fetched.seconds = time.perf_counter() - began
         return fetched
 
-    def ensure(self, wanted: Sequence[tuple[Part, int]], on_progress: Callable[[int, int], None] | None) -> PrefillReport:
+    def ensure(
+        self, wanted: Sequence[tuple[Part, int]], on_progress: Callable[[int, int], None] | None
+    ) -> PrefillReport:
         """Make what no tier has, without reading what one has; at most one pass of entries is in memory."""
         began = time.perf_counter()
         unique = dict(wanted)

@@ -101,6 +101,11 @@ class SequenceState:
     def clone(self) -> "SequenceState":
         """A copy that can go its own way; the interiors, which nobody changes, are shared."""
         return SequenceState(
-            list(self.parts), self.position, self.n_private, self.capacity, list(self.interiors),
-            {i: s.clone() for i, s in self.linear.items()}, {i: s.clone() for i, s in self.kv.items()},
+            list(self.parts),
+            self.position,
+            self.n_private,
+            self.capacity,
+            list(self.interiors),
+            {i: s.clone() for i, s in self.linear.items()},
+            {i: s.clone() for i, s in self.kv.items()},
         )

@@ -12,6 +12,7 @@ from cache_samples import file_of, same_bits, sample_entry, sample_key
 from filelock import FileLock
 
 from hypic_rag.cache import Hit, Miss, SegmentCache
+from hypic_rag.cache.tiers.files import entry_path
 from hypic_rag.cache.tiers.index_file import move_aside
 from hypic_rag.errors import StoreDamaged, StoreMismatch
 
@@ -46,7 +47,6 @@ GARBAGE = {
     "garbage after a good start": lambda path: path.write_bytes(path.read_bytes()[:1000] + b"\xa5" * 30_000),
     "a table lost": lambda path: run_sql(path, "DROP TABLE entry"),
     "a number turned into text": lambda path: run_sql(path, "UPDATE entry SET nbytes = x'00'"),
-    "a digest that leads elsewhere": lambda path: run_sql(path, "UPDATE entry SET digest = '../../file'"),
     "another program's database": only_foreign_tables,
 }
 
@@ -68,6 +68,19 @@ def test_a_damaged_index_is_moved_aside_and_a_new_one_started(folder, damage, ca
         cache.put(KEY, sample_entry(2))  # in the place of the orphan
         assert cache.verify() == []
     assert (folder / "index.sqlite.damaged-2").exists()
+
+
+def test_a_digest_that_leads_elsewhere_removes_nothing_there(folder):
+    digest = f"../{folder.parent.name}/file"
+    outside = entry_path(folder, digest)
+    outside.write_text("")
+    assert outside.resolve().parent == folder.parent
+    run_sql(folder / "index.sqlite", f"UPDATE entry SET digest = '{digest}'")
+    with SegmentCache.open(folder, disk_budget=file_of(folder, KEY).stat().st_size) as cache:
+        cache.put(sample_key(1), sample_entry())  # would evict it
+        assert cache.disk.contains(sample_key(1).digest)
+    assert outside.exists()
+    assert (folder / "index.sqlite.damaged-1").exists()
 
 
 def test_the_log_of_a_damaged_index_is_not_replayed_into_the_new_one(folder, tmp_path):

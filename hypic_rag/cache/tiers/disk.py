@@ -25,7 +25,7 @@ from hypic_rag.errors import HypicError
 
 log = logging.getLogger(__name__)
 
-STORE_ERRORS = (sqlite3.Error, OSError, HypicError)
+STORE_ERRORS = (sqlite3.Error, OSError, HypicError, UnicodeDecodeError)
 
 Outcome = Literal["stored", "exists", "refused"]
 

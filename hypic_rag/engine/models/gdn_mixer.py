@@ -35,8 +35,12 @@ class GDNMixer(nn.Module):
         self.project = project
         self.layer = int(original.layer_idx)
         self.sizes = LinearLayer(
-            gdn.NAME, original.num_v_heads, original.head_k_dim, original.head_v_dim,
-            original.conv_dim, original.conv_kernel_size,
+            gdn.NAME,
+            original.num_v_heads,
+            original.head_k_dim,
+            original.head_v_dim,
+            original.conv_dim,
+            original.conv_kernel_size,
         )
 
     def forward(self, hidden_states: Tensor, hypic: Context | None = None, **_: Any) -> Tensor:
@@ -45,8 +49,11 @@ class GDNMixer(nn.Module):
             raise RuntimeError("this model was loaded for SegmentEngine: call the engine, or load it again")
         m, x = self.original, hidden_states[0]
         projected = self.project(m, x)
-        mix = self._isolated if isinstance(hypic, Isolation) else self._assembled
-        out = mix(hypic, projected).to(x.dtype)
+        if isinstance(hypic, Isolation):
+            out = self._isolated(hypic, projected)
+        else:
+            out = self._assembled(hypic, projected)
+        out = out.to(x.dtype)
         gated = m.norm(out.reshape(-1, m.head_v_dim), projected.z.reshape(-1, m.head_v_dim))
         return m.out_proj(gated.reshape(1, x.shape[0], -1))  # type: ignore[no-any-return]
 
@@ -56,7 +63,9 @@ class GDNMixer(nn.Module):
         zero = projected.qkv.new_zeros(sizes.kernel - 1, sizes.channels)
         starts = [zero] * len(plan.stretches)
         rows = self._rows(convolve(projected.qkv, plan, starts, self.original.conv1d), projected)
-        state = zero.new_zeros(len(plan.spans), sizes.n_heads, sizes.k_dim, sizes.v_dim + sizes.k_dim, dtype=torch.float32)
+        state = zero.new_zeros(
+            len(plan.spans), sizes.n_heads, sizes.k_dim, sizes.v_dim + sizes.k_dim, dtype=torch.float32
+        )
         result = walk(rows, plan, state, _no_splice)
         S, T = result.state[..., : sizes.v_dim], result.state[..., sizes.v_dim :]
         S = S - T @ result.marked  # the end state without what the seam left in it
@@ -79,7 +88,9 @@ class GDNMixer(nn.Module):
             return sequences[s].interiors[index].layers[self.layer]
 
         starts = [
-            states[stretch.sequence].tail if stretch.before is None else cached(stretch.sequence, stretch.before)["tail"]
+            states[stretch.sequence].tail
+            if stretch.before is None
+            else cached(stretch.sequence, stretch.before)["tail"]
             for stretch in plan.stretches
         ]
         rows = self._rows(convolve(projected.qkv, plan, starts, self.original.conv1d), projected)
@@ -93,7 +104,7 @@ class GDNMixer(nn.Module):
 
     def _rows(self, qkv: Tensor, projected: Projected) -> gdn.Rows:
         m = self.original
-        q, k, v = qkv.split((m.key_dim, m.key_dim, m.value_dim), dim=-1)
+        q, k, v = torch.split(qkv, [m.key_dim, m.key_dim, m.value_dim], dim=-1)
         q, k = (_normalize(t.reshape(-1, m.num_k_heads, m.head_k_dim)) for t in (q, k))
         repeats = m.num_v_heads // m.num_k_heads
         if repeats > 1:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
+    from bs4.element import PageElement
 
 HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.+?)[ \t]*(?:[ \t]#+[ \t]*)?")
 UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
 FENCE = re.compile(r" {0,3}(```|~~~)")
 CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
-UNREAD = ["script", "style", "noscript", "template", "head"]
+UNREAD = ("script", "style", "noscript", "template", "head")
+CELLS = ("td", "th")
 BLOCKS = re.compile(
     "address|article|aside|blockquote|body|br|caption|dd|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]|"
     "header|hr|li|main|nav|ol|p|pre|section|table|tr|ul"
@@ -46,24 +53,32 @@ def declared_charset(raw: bytes) -> str | None:
 def html_title_and_text(markup: str) -> tuple[str, str]:
     """The title (else the first h1, else "") and the text without scripts and styles, one line a block."""
     from bs4 import BeautifulSoup
-    from bs4.element import NavigableString
 
     # An XML declaration and a bare str that looks like a file name would each cause a warning.
     markup = re.sub(r"\A\s*<\?xml[^>]*>", "", markup)
     soup = BeautifulSoup(io.StringIO(markup), "html.parser")
     heading = soup.title or soup.h1
     title = " ".join(heading.get_text().split()) if heading else ""
-    for tag in soup.find_all(UNREAD):
-        tag.decompose()
-    for string in soup.find_all(string=True):
-        if type(string) is NavigableString and string.find_parent("pre") is None:
-            string.replace_with(NavigableString(re.sub(r"\s+", " ", string)))
-    for tag in soup.find_all(lambda tag: BLOCKS.fullmatch(tag.name) is not None):
-        tag.insert_before("\n")
-        tag.append("\n")
-    for cell in soup.find_all(["td", "th"]):
-        cell.insert_before(" ")
-    lines = (line.rstrip() for line in soup.get_text().split("\n"))
+    lines = (line.rstrip() for line in "".join(_pieces(soup)).split("\n"))
     # Leading blanks matter in pre alone; elsewhere at most one is left.
     text = "\n".join(line[1:] if re.match(r" \S", line) else line for line in lines)
     return title, re.sub(r"\n{3,}", "\n\n", text).strip("\n")
+
+
+def _pieces(soup: BeautifulSoup) -> Iterator[str]:
+    """The strings of a page in order, a line end around each block. No recursion; the tree stays as it is."""
+    from bs4.element import CData, NavigableString, Tag
+
+    waiting: list[tuple[PageElement | str, bool]] = [(soup, False)]
+    while waiting:
+        node, in_pre = waiting.pop()
+        if isinstance(node, Tag):
+            if node.name in UNREAD:
+                continue
+            edge = "\n" if BLOCKS.fullmatch(node.name) else " " if node.name in CELLS else ""
+            in_pre = in_pre or node.name == "pre"
+            yield edge
+            waiting.append((edge, True))
+            waiting += [(child, in_pre) for child in reversed(node.contents)]
+        elif type(node) in (NavigableString, CData, str):  # not comments, doctypes and such
+            yield str(node) if in_pre else re.sub(r"\s+", " ", str(node))
