@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import cached_file
 
 from hypic_rag import default_model
 from hypic_rag.config import home
@@ -48,12 +48,10 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
         if type(error).__module__.startswith("safetensors"):
             raise ModelNotReady(f"the weights of {name} are damaged: {error}. {_remedy(source)}") from error
         raise
-    revision = getattr(loaded.config, "_commit_hash", None)
-    if isinstance(source, str) and revision:
-        weights = texts = f"hub:{source}@{revision}"
+    if isinstance(source, Path):
+        weights, texts = fingerprint(source, WEIGHTS), fingerprint(source, TOKENIZER)
     else:
-        folder = Path(cached_file(source, "config.json")).parent
-        weights, texts = fingerprint(folder, WEIGHTS), fingerprint(folder, TOKENIZER)
+        weights = texts = f"hub:{source}@{_revision(source)}"
     return Loaded(loaded.to(device), tokenizer, name, weights, texts)
 
 
@@ -85,6 +83,14 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
         f"there is no model folder {model!s}. Give --model default, an existing folder, "
         "or a name on the Hugging Face hub like Qwen/Qwen3.5-4B"
     )
+
+
+def _revision(name: str) -> str:
+    """The commit that the hub's name stood for when its files were fetched; their folder is named after it."""
+    config = try_to_load_from_cache(name, "config.json")
+    if not isinstance(config, str):
+        raise ModelNotReady(f"the files of {name} are not in the Hugging Face cache, so its revision is unknown")
+    return Path(config).parent.name
 
 
 def _remedy(source: Path | str) -> str:
