@@ -1,0 +1,25 @@
+"""The documents name files that exist, and every export is documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import hypic_rag
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[document.name for document in DOCUMENTS])
+def test_paths_in_documents_exist(document: Path) -> None:
+    named = re.findall(r"`((?:hypic_rag|apps|eval|tests|docs|scripts)/[\w./-]+)`", document.read_text("utf-8"))
+    linked = re.findall(r"\]\((?!https?:)([\w./-]+)\)", document.read_text("utf-8"))
+    missing = [path for path in named if not (ROOT / path).exists()]
+    missing += [path for path in linked if not (document.parent / path).exists()]
+    assert named and not missing
+
+
+def test_every_export_is_documented_and_importable() -> None:
+    for name in hypic_rag.__all__:
+        assert (getattr(hypic_rag, name).__doc__ or "").strip(), name
