@@ -38,7 +38,7 @@ def answer(engine: SegmentEngine) -> str:
 
 
 def test_a_local_folder_gives_the_model_that_was_saved(saved: Path) -> None:
-    engine = SegmentEngine.from_pretrained(saved)
+    engine = SegmentEngine.from_pretrained(saved, device="cpu")
     assert engine.model_name == "tiny" and engine.model.dtype == torch.float32
     assert answer(engine) == answer(tiny.engine("qwen3_5_text"))
 
