@@ -1,6 +1,5 @@
 """Documents to chunks, measured in the model's own tokens."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +11,6 @@ from hypic_rag.errors import BadInput
 
 DEFAULT_CHUNK_TOKENS = 512
 MIN_CHUNK_TOKENS = 64
-UNBROKEN = re.compile(r"([^\s,.;。？！]+)")  # what neither the splitter's sentences nor its phrases divide
 
 
 class SegmentFormat(Protocol):
@@ -56,9 +54,7 @@ def split_document(
     pieces = [
         part.strip()
         for piece in splitter.split_text(text)
-        for part in _fitting(
-            piece, lambda part: len(format.document(part.strip(), title)) <= max_tokens, max_tokens
-        )
+        for part in _fitting(piece, lambda part: len(format.document(part, title)), max_tokens)
     ]
     return [Chunk(title, piece, ordinal) for ordinal, piece in enumerate(filter(None, pieces))]
 
@@ -80,44 +76,43 @@ def _counter(format: SegmentFormat) -> Callable[[str], range]:
 
 
 def _sentences(text: str, format: SegmentFormat, max_tokens: int) -> list[str]:
-    """Sentences; a run of characters that is longer than a chunk (base64, digits) is cut here.
+    """Sentences; one that is longer than a chunk (a table, base64, a text without stops) is cut after a
+    blank.
 
-    The splitter would count the tokens of each of its characters by itself: slow, and far too many.
+    The splitter would cut it into words or characters and add up the tokens of each alone: slow, and too
+    many.
     """
-    pieces = []
+    pieces: list[str] = []
     for sentence in split_by_sentence_tokenizer()(text):
-        runs = UNBROKEN.split(sentence)
-        if any(len(run) > max_tokens // 8 and format.count(run) > max_tokens for run in runs):
-            pieces += [
-                part
-                for run in runs
-                for part in _fitting(run, lambda part: format.count(part) <= max_tokens, max_tokens)
-            ]
+        # A token is at least a byte. A few tokens less than there is room for, or what the format puts around
+        # would have the part cut again.
+        if len(sentence.encode()) > max_tokens:
+            pieces += _fitting(sentence, format.count, max_tokens - 4)
         else:
             pieces.append(sentence)
-    return [piece for piece in pieces if piece]
+    return pieces
 
 
-def _fitting(text: str, fits: Callable[[str], bool], max_tokens: int) -> Iterator[str]:
-    """The text in as few parts that fit as there need to be; cut after a blank where one is near."""
+def _fitting(text: str, count: Callable[[str], int], max_tokens: int) -> Iterator[str]:
+    """The text in parts of at most ``max_tokens``, nearly filled; cut after a blank where one is near."""
+    size = 4 * max_tokens  # characters looked at, so that a long text is not measured again for every part
     while text:
-        window = text[: 16 * max_tokens]  # longer parts seldom fit, and are slow to measure
-        cut = len(window) if fits(window) else _longest_fitting(window, fits)
+        cut = min(size, len(text))
+        n_tokens = count(text[:cut])
+        if n_tokens <= max_tokens and cut < len(text):
+            size *= 2
+            continue
+        while n_tokens > max_tokens and cut > 1:
+            cut = max(1, min(cut - 1, int(0.98 * cut * max_tokens / n_tokens)))
+            n_tokens = count(text[:cut])
+        if cut < len(text):
+            blank = max(text.rfind(" ", 0, cut), text.rfind("\n", 0, cut))
+            cut = blank if blank > cut // 2 else cut
         yield text[:cut]
         text = text[cut:]
-
-
-def _longest_fitting(text: str, fits: Callable[[str], bool]) -> int:
-    """How long the longest beginning that fits is, up to its last blank where one is near; at least 1."""
-    low, high = 1, len(text) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(text[:middle]) else (low, middle - 1)
-    blank = max(text.rfind(" ", 0, low + 1), text.rfind("\n", 0, low + 1))
-    return blank if blank > low // 2 else low
 
 
 def _shortened(title: str, format: SegmentFormat, max_tokens: int) -> str:
     if format.count(title) <= max_tokens:
         return title
-    return title[: _longest_fitting(title, lambda part: format.count(part) < max_tokens)].rstrip() + "…"
+    return next(_fitting(title, format.count, max_tokens - 1)).rstrip() + "…"

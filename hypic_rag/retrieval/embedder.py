@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import os
+import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ class Embedder:
     """
 
     def __init__(self, name: str | os.PathLike[str] = DEFAULT_EMBEDDER):
+        self._lock = threading.Lock()
         given = os.fspath(name)
         if given in DEFAULT_ALIASES:
             self.name = DEFAULT_EMBEDDER
@@ -68,6 +70,14 @@ class Embedder:
         for it: otherwise the end of a long chunk could never be found. ``on_progress(done, total)`` counts
         texts.
         """
+        with self._lock:  # fast tokenizers do not bear two threads at once
+            return self._embed(texts, on_progress)
+
+    def embed_query(self, text: str) -> Vectors:
+        """(dimension,) float32 of length 1."""
+        return np.asarray(self.embed([text])[0], np.float32)
+
+    def _embed(self, texts: Sequence[str], on_progress: Callable[[int, int], None] | None) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)
         for start in range(0, len(texts), BATCH):
             batch = texts[start : start + BATCH]
@@ -81,10 +91,6 @@ class Embedder:
                 on_progress(start + len(batch), len(texts))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.maximum(lengths, np.float32(1e-12)), np.float32)
-
-    def embed_query(self, text: str) -> Vectors:
-        """(dimension,) float32 of length 1."""
-        return np.asarray(self.embed([text])[0], np.float32)
 
     @cached_property
     def _model(self) -> Any:

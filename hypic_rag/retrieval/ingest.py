@@ -5,7 +5,7 @@ committed, and the next run goes on where this one stopped.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,6 +56,7 @@ class IngestReport:
     is_full: bool
     seconds: float
     failures: tuple[ReadFailure, ...]
+    skipped: tuple[ReadFailure, ...]
 
 
 def run_ingest(
@@ -73,6 +74,8 @@ def run_ingest(
     start = time.perf_counter()
     run = _Run(plan, on_progress)
     run.remove()
+    # Makes room first; but what a document of this run has again (a renamed file) stays.
+    run.discard_gone(except_for={pair for planned in plan.documents for pair in planned.chunks})
     for batch in _batches(plan.documents):
         run.take(batch, prefill == "all")
     run.discard_gone()
@@ -94,6 +97,7 @@ def run_ingest(
         is_full=packed.is_full,
         seconds=time.perf_counter() - start,
         failures=plan.failures,
+        skipped=plan.skipped,
     )
 
 
@@ -141,9 +145,9 @@ class _Run:
             self.n_documents += 1
             self._report()
 
-    def discard_gone(self) -> None:
-        """Segments that no chunk needs any more leave the cache; last, for a text may only have moved."""
-        engine, gone = self.plan.engine, self.store.gone()
+    def discard_gone(self, except_for: Container[Pair] = ()) -> None:
+        """Segments that no chunk needs any more leave the cache."""
+        engine, gone = self.plan.engine, [pair for pair in self.store.gone() if pair not in except_for]
         if gone:
             stored = filter(None, (stored_segment(engine, title, text) for title, text in gone))
             engine.cache.discard([key.digest for _, key in stored])

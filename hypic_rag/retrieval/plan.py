@@ -1,15 +1,15 @@
 """What an ingestion will do, before it does it."""
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.chunking import split_document
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path
+from hypic_rag.retrieval.readers.document import path_text
 from hypic_rag.retrieval.segments import ColdSegment, cold_segments, room_bytes
 from hypic_rag.retrieval.store import Store, StoredDocument
 
@@ -35,7 +35,8 @@ class PlannedDocument:
 class IngestPlan:
     """Made by ``plan_ingest``, carried out by ``run_ingest``.
 
-    room_bytes: what the segment cache takes before something is evicted or the disk is full.
+    failures: files and lines that should have been read but could not. skipped: passed over as they should
+    be. room_bytes: what the segment cache takes before something is evicted or the disk is full.
     """
 
     store: Store
@@ -43,6 +44,7 @@ class IngestPlan:
     documents: tuple[PlannedDocument, ...]
     removed: tuple[StoredDocument, ...]
     failures: tuple[ReadFailure, ...]
+    skipped: tuple[ReadFailure, ...]
     room_bytes: int
 
     def of(self, change: Change) -> list[PlannedDocument]:
@@ -86,89 +88,66 @@ class IngestPlan:
 def plan_ingest(store: Store, engine: "SegmentEngine", paths: Sequence[str | os.PathLike[str]]) -> IngestPlan:
     """Reads the files and compares them with the store; changes nothing.
 
-    Stored documents from a folder among ``paths`` (or from a file among them, of several documents) that
-    are no longer there will be removed; those of a file that could not be read stay as they are. Raises
-    BadInput where there is nothing to read, StoreMismatch for another model.
+    Stored documents from a folder among ``paths`` (or from a file among them, of several documents) that are
+    no longer there will be removed; those of a file that could not be read stay as they are.
+    Raises BadInput where there is nothing to read, StoreMismatch for another model.
     """
     store.check_engine(engine)
     if not paths:
         raise BadInput("no path was given: name files or folders, e.g. hypic-rag ingest docs/")
-    given = [Path(path) for path in paths]
     read: dict[str, SourceDocument] = {}
-    failures: list[ReadFailure] = []
-    for item in read_path(given):
+    not_read: list[ReadFailure] = []
+    for item in read_path(paths):
         if isinstance(item, ReadFailure):
-            failures.append(item)
+            not_read.append(item)
         else:
-            read.setdefault(_clean(item.doc_id), item)  # a file named twice is one document
+            read.setdefault(item.doc_id, item)
     seen: set[str] = set()
-    documents = tuple(_planned(store, engine, doc_id, document, seen) for doc_id, document in read.items())
-    failed = {_resolved(failure.path) for failure in failures}
-    roots = [_resolved(path) for path in given]
-    removed = tuple(
-        stored
-        for stored in store.documents()
-        if stored.doc_id not in read
-        and stored.source not in failed
-        and any(
-            stored.source == root or stored.source.startswith(root.rstrip(os.sep) + os.sep) for root in roots
-        )
-    )
     return IngestPlan(
-        store, engine, documents, removed, tuple(failures), room_bytes(engine.cache, store.folder)
+        store,
+        engine,
+        documents=tuple(_planned(store, engine, document, seen) for document in read.values()),
+        removed=tuple(
+            _removed(store, paths, read, {failure.path for failure in not_read if not failure.skipped})
+        ),
+        failures=tuple(failure for failure in not_read if not failure.skipped),
+        skipped=tuple(failure for failure in not_read if failure.skipped),
+        room_bytes=room_bytes(engine.cache, store.folder),
     )
 
 
 def _planned(
-    store: Store, engine: "SegmentEngine", doc_id: str, source: SourceDocument, seen: set[str]
+    store: Store, engine: "SegmentEngine", source: SourceDocument, seen: set[str]
 ) -> PlannedDocument:
-    wanted = StoredDocument(
-        doc_id, _source(source), _clean(source.title), source.content_hash, _as_stored(source.metadata)
-    )
-    stored = store.document(doc_id)
-    old = tuple((chunk.title, chunk.text) for chunk in store.chunks(doc_id)) if stored else ()
-    if wanted == stored:
-        chunks = old
-    else:
-        chunks = tuple(
-            (chunk.title, chunk.text)
-            for chunk in split_document(
-                wanted.title,
-                _clean(source.text),
-                engine.format,
-                store.manifest.chunk_tokens,
-                store.manifest.chunk_overlap,
-            )
-        )
-    change: Change = (
-        "new"
-        if stored is None
-        else "unchanged"
-        if wanted == stored
-        else "metadata"
-        if chunks == old
-        else "changed"
-    )
+    stored = store.document(source.doc_id)
+    old = tuple((chunk.title, chunk.text) for chunk in store.chunks(source.doc_id)) if stored else ()
     known = set(old)
-    new_chunks = tuple(pair for pair in dict.fromkeys(chunks) if pair not in known)
-    return PlannedDocument(wanted, change, chunks, new_chunks, tuple(cold_segments(engine, chunks, seen)))
+    change: Change
+    if stored is not None and stored.content_hash == source.content_hash:
+        change, chunks = "unchanged", old
+    else:
+        sizes = store.manifest.chunk_tokens, store.manifest.chunk_overlap
+        made = split_document(source.title, source.text, engine.format, *sizes)
+        chunks = tuple((chunk.title, chunk.text) for chunk in made)
+        change = "new" if stored is None else "metadata" if chunks == old else "changed"
+    new_chunks = tuple(dict.fromkeys(pair for pair in chunks if pair not in known))
+    document = StoredDocument(
+        source.doc_id, source.metadata["path"], source.title, source.content_hash, source.metadata
+    )
+    return PlannedDocument(document, change, chunks, new_chunks, tuple(cold_segments(engine, chunks, seen)))
 
 
-def _source(document: SourceDocument) -> str:
-    """The file a document came from, by which it is found again when the file has gone."""
-    return _resolved(document.metadata.get("path", document.doc_id))
-
-
-def _resolved(path: str | os.PathLike[str]) -> str:
-    return _clean(os.path.realpath(path))
-
-
-def _clean(text: str) -> str:
-    """Half characters (of broken file names or JSON escapes) cannot be stored as text."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _as_stored(metadata: dict[str, Any]) -> dict[str, Any]:
-    """As it will come back from the store, to compare with what is there."""
-    stored: dict[str, Any] = json.loads(_clean(json.dumps(metadata, ensure_ascii=False, default=str)))
-    return stored
+def _removed(
+    store: Store,
+    paths: Sequence[str | os.PathLike[str]],
+    read: Container[str],
+    failed: Container[str],
+) -> Iterator[StoredDocument]:
+    """Stored documents whose file lies under one of the paths and was read, or is gone."""
+    roots = [path_text(Path(os.path.abspath(Path(path).expanduser()))) for path in paths]
+    for stored in store.documents():
+        below = any(
+            stored.source == root or stored.source.startswith(root.rstrip("/") + "/") for root in roots
+        )
+        if below and stored.doc_id not in read and stored.source not in failed:
+            yield stored

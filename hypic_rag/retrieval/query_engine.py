@@ -1,6 +1,8 @@
 """HypicQueryEngine: from a LlamaIndex index, or from a store, to answers out of cached segments."""
 
 import os
+import warnings
+from pathlib import Path
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -66,6 +68,7 @@ class HypicQueryEngine(RetrieverQueryEngine):
         try:
             llm = llm or HypicLLM.for_store(folder)
             store.check_engine(llm.engine)
+            _warn_of_another_cache(llm, Store.segments_folder(store.folder))
         except Exception:
             store.close()
             raise
@@ -96,4 +99,14 @@ class HypicQueryEngine(RetrieverQueryEngine):
             response_synthesizer=synthesizer,
             callback_manager=callback_manager,
             node_postprocessors=node_postprocessors,
+        )
+
+
+def _warn_of_another_cache(llm: HypicLLM, segments: Path) -> None:
+    disk = llm.engine.cache.disk
+    if disk is None or disk.folder.resolve() != segments.resolve():
+        warnings.warn(
+            f"this HypicLLM does not read the segments of {segments.parent}, so what was prefilled there will be "
+            f"computed again. Make it with HypicLLM.for_store({str(segments.parent)!r}), or leave llm out.",
+            stacklevel=3,
         )

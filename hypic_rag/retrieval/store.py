@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hypic_rag import default_model
+from hypic_rag.config import home
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.retrieval import schema
 from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
@@ -276,7 +277,7 @@ class Store:
                     document.source,
                     document.title,
                     document.content_hash,
-                    json.dumps(document.metadata, ensure_ascii=False, default=str),
+                    json.dumps(document.metadata),
                 ),
             )
             db.executemany("DELETE FROM chunks WHERE id = ?", [(chunk.id,) for chunk in removed])
@@ -367,10 +368,10 @@ class Store:
 def _opens_again(engine: "SegmentEngine") -> str:
     """What ``SegmentEngine.from_pretrained`` takes to get the same model: "default", a folder or a hub "
     "name."""
-    source = str(engine.model.name_or_path)
-    if engine.model_name == default_model.NAME:
-        return "default"
-    return source if Path(source).is_dir() else engine.model_name
+    source = Path(engine.model.name_or_path)
+    if engine.model_name == default_model.NAME and source.is_relative_to(home()):
+        return "default"  # not its folder, which moves with HYPIC_HOME
+    return str(source.resolve()) if source.is_dir() else engine.model_name
 
 
 def _document(row: Sequence[Any]) -> StoredDocument:

@@ -1,6 +1,7 @@
 """HypicSynthesizer: retrieved nodes to an answer, each node a segment of its own."""
 
 from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
@@ -10,13 +11,13 @@ from llama_index.core.base.response.schema import (
     Response,
     StreamingResponse,
 )
-from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.base import CallbackManager, EventContext
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
 from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent, SynthesizeStartEvent
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.response_synthesizers import BaseSynthesizer
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryType, TextNode
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 from llama_index_instrumentation import get_dispatcher
 
@@ -81,24 +82,8 @@ class HypicSynthesizer(BaseSynthesizer):
     ) -> RESPONSE_TYPE:
         dispatcher.event(SynthesizeStartEvent(query=query))
         answer = self._answer(query, nodes)
-        with self._callback_manager.event(
-            CBEventType.SYNTHESIZE, payload={EventPayload.QUERY_STR: answer.question}
-        ) as event:
-            response: RESPONSE_TYPE
-            if answer.prompt is None and self._streaming:
-                response = StreamingResponse(self._empty_response_generator(), metadata=answer.metadata)
-            elif answer.prompt is None:
-                response = Response(self._empty_response, metadata=answer.metadata)
-            elif self._streaming:
-                chat = self._hypic_llm.stream_chat(answer.messages, prompt=answer.prompt, **response_kwargs)
-                response = StreamingResponse(
-                    answer.deltas(chat), answer.sources(additional_source_nodes), answer.metadata
-                )
-            else:
-                text = answer.text(
-                    self._hypic_llm.chat(answer.messages, prompt=answer.prompt, **response_kwargs)
-                )
-                response = Response(text, answer.sources(additional_source_nodes), answer.metadata)
+        with self._event(answer) as event:
+            response = answer.response(self._respond(answer, response_kwargs), additional_source_nodes)
             event.on_end(payload={EventPayload.RESPONSE: response})
         dispatcher.event(SynthesizeEndEvent(query=query, response=response))
         return response
@@ -112,26 +97,8 @@ class HypicSynthesizer(BaseSynthesizer):
     ) -> RESPONSE_TYPE:
         dispatcher.event(SynthesizeStartEvent(query=query))
         answer = self._answer(query, nodes)
-        with self._callback_manager.event(
-            CBEventType.SYNTHESIZE, payload={EventPayload.QUERY_STR: answer.question}
-        ) as event:
-            response: RESPONSE_TYPE
-            if answer.prompt is None and self._streaming:
-                response = AsyncStreamingResponse(self._empty_response_agenerator(), metadata=answer.metadata)
-            elif answer.prompt is None:
-                response = Response(self._empty_response, metadata=answer.metadata)
-            elif self._streaming:
-                chat = await self._hypic_llm.astream_chat(
-                    answer.messages, prompt=answer.prompt, **response_kwargs
-                )
-                response = AsyncStreamingResponse(
-                    answer.adeltas(chat), answer.sources(additional_source_nodes), answer.metadata
-                )
-            else:
-                text = answer.text(
-                    await self._hypic_llm.achat(answer.messages, prompt=answer.prompt, **response_kwargs)
-                )
-                response = Response(text, answer.sources(additional_source_nodes), answer.metadata)
+        with self._event(answer) as event:
+            response = answer.response(await self._arespond(answer, response_kwargs), additional_source_nodes)
             event.on_end(payload={EventPayload.RESPONSE: response})
         dispatcher.event(SynthesizeEndEvent(query=query, response=response))
         return response
@@ -140,24 +107,12 @@ class HypicSynthesizer(BaseSynthesizer):
         self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
     ) -> RESPONSE_TEXT_TYPE:
         """The answer from texts without titles, each a segment; a string, or a generator where streaming."""
-        answer = self._answer_from_texts(query_str, text_chunks)
-        if self._streaming:
-            return answer.deltas(
-                self._hypic_llm.stream_chat(answer.messages, prompt=answer.prompt, **response_kwargs)
-            )
-        return answer.text(self._hypic_llm.chat(answer.messages, prompt=answer.prompt, **response_kwargs))
+        return self._respond(self._answer(query_str, _untitled(text_chunks)), response_kwargs)
 
     async def aget_response(
         self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
     ) -> RESPONSE_TEXT_TYPE:
-        answer = self._answer_from_texts(query_str, text_chunks)
-        if self._streaming:
-            return answer.adeltas(
-                await self._hypic_llm.astream_chat(answer.messages, prompt=answer.prompt, **response_kwargs)
-            )
-        return answer.text(
-            await self._hypic_llm.achat(answer.messages, prompt=answer.prompt, **response_kwargs)
-        )
+        return await self._arespond(self._answer(query_str, _untitled(text_chunks)), response_kwargs)
 
     def _get_prompts(self) -> PromptDictType:
         return {}  # the prompt is the model's own format, not a template
@@ -166,20 +121,35 @@ class HypicSynthesizer(BaseSynthesizer):
         """There are none to update."""
 
     def _answer(self, query: QueryType, nodes: Sequence[NodeWithScore]) -> "_Answer":
-        question = query if isinstance(query, str) else QueryBundle.__str__(query)
+        question = query if isinstance(query, str) else query.query_str
         if not question.strip():
             raise BadInput("the question is empty: ask something")
         if not nodes:
             return _Answer(question, None, (), ())
-        prompt, n_dropped = self._hypic_llm.documents_prompt(
-            question, [title_and_text(one.node) for one in nodes], self._system
-        )
+        documents = [title_and_text(one.node) for one in nodes]
+        prompt, n_dropped = self._hypic_llm.documents_prompt(question, documents, self._system)
         n_kept = len(nodes) - n_dropped
         return _Answer(question, prompt, nodes[:n_kept], nodes[n_kept:])
 
-    def _answer_from_texts(self, question: str, texts: Sequence[str]) -> "_Answer":
-        prompt, _ = self._hypic_llm.documents_prompt(question, [("", text) for text in texts], self._system)
-        return _Answer(question, prompt, (), ())
+    def _respond(self, answer: "_Answer", options: dict[str, Any]) -> str | Generator[str, None, None]:
+        llm, asked = self._hypic_llm, answer.messages
+        if answer.prompt is None:
+            return self._empty_response_generator() if self._streaming else self._empty_response
+        if self._streaming:
+            return answer.deltas(llm.stream_chat(asked, prompt=answer.prompt, **options))
+        return answer.text(llm.chat(asked, prompt=answer.prompt, **options))
+
+    async def _arespond(self, answer: "_Answer", options: dict[str, Any]) -> str | AsyncGenerator[str, None]:
+        llm, asked = self._hypic_llm, answer.messages
+        if answer.prompt is None:
+            return self._empty_response_agenerator() if self._streaming else self._empty_response
+        if self._streaming:
+            return answer.adeltas(await llm.astream_chat(asked, prompt=answer.prompt, **options))
+        return answer.text(await llm.achat(asked, prompt=answer.prompt, **options))
+
+    def _event(self, answer: "_Answer") -> AbstractContextManager[EventContext]:
+        payload: dict[str, Any] = {EventPayload.QUERY_STR: answer.question}
+        return self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload)
 
 
 class _Answer:
@@ -200,8 +170,17 @@ class _Answer:
         self.metadata: dict[str, Any] = {one.node.node_id: one.node.metadata for one in nodes}
         self.metadata["hypic"] = self.about
 
-    def sources(self, additional: Sequence[NodeWithScore] | None) -> list[NodeWithScore]:
-        return [*self.nodes, *(additional or ())]
+    def response(
+        self,
+        output: str | Generator[str, None, None] | AsyncGenerator[str, None],
+        additional: Sequence[NodeWithScore] | None,
+    ) -> RESPONSE_TYPE:
+        sources = [*self.nodes, *(additional or ())]
+        if isinstance(output, str):
+            return Response(output, sources, self.metadata)
+        if isinstance(output, Generator):
+            return StreamingResponse(output, sources, self.metadata)
+        return AsyncStreamingResponse(output, sources, self.metadata)
 
     def text(self, response: ChatResponse) -> str:
         self._finish(response)
@@ -228,8 +207,10 @@ class _Answer:
     def _finish(self, response: ChatResponse) -> None:
         raw = cast(dict[str, Any], response.raw)
         report = raw["report"]
-        ids: list[str | None] = [one.node.node_id for one in self.nodes] or [None] * len(report["segments"])
-        segments = [{"node_id": i, **use} for i, use in zip(ids, report["segments"], strict=True)]
+        segments = [
+            {"node_id": one.node.node_id, **use}
+            for one, use in zip(self.nodes, report["segments"], strict=True)
+        ]
         self.about.update(segments=segments, report=report, finish_reason=raw["finish_reason"])
         n_live = sum(use["tier"] == "live" for use in segments)
         dispatcher.event(
@@ -246,3 +227,7 @@ class _Answer:
                 segments=segments,
             )
         )
+
+
+def _untitled(texts: Sequence[str]) -> list[NodeWithScore]:
+    return [NodeWithScore(node=TextNode(text=text)) for text in texts]

@@ -7,10 +7,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_engine import FakeEmbedder, FakeEngine  # noqa: E402
+from fake_engine import FakeEmbedder, FakeEngine
 
-from hypic_rag.cache import SegmentCache  # noqa: E402
-from hypic_rag.retrieval.store import Store  # noqa: E402
+from hypic_rag.cache import SegmentCache
+from hypic_rag.retrieval.store import Store
 
 
 @pytest.fixture
@@ -33,3 +33,22 @@ def engine(folder):
 def store(folder, engine, embedder):
     with Store.create_or_open(folder, engine, embedder=embedder, chunk_tokens=64) as store:
         yield store
+
+
+@pytest.fixture
+def llm(engine):
+    from hypic_rag.retrieval.llm import HypicLLM
+
+    return HypicLLM(engine=engine)
+
+
+@pytest.fixture
+def no_default_llm(monkeypatch):
+    """LlamaIndex falls back to OpenAI where no LLM is given; here that is an error."""
+    from llama_index.core import settings
+
+    def refuse(name, **_):
+        raise AssertionError(f"Settings.llm was evaluated ({name})")
+
+    monkeypatch.setattr(settings, "resolve_llm", refuse)
+    monkeypatch.setattr(settings.Settings, "_llm", None)

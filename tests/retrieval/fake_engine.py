@@ -26,7 +26,9 @@ def tokenizer():
 
 
 class FakeEngine:
-    """Answers "ANSWER n documents: QUESTION" word by word. ``prefilled`` lists the segments that were computed."""
+    """Answers "ANSWER n documents: QUESTION" word by word. ``prefilled`` lists the segments that were
+    computed.
+    """
 
     def __init__(self, cache=None, fingerprint="f" * 64, context_length=4096, policy=None, delay=0.0):
         self.model = SimpleNamespace(name_or_path="fake/model")
@@ -46,8 +48,15 @@ class FakeEngine:
         policy = policy or self.policy
         seam = policy.seam_tokens if kind == "document" else 0
         assert policy.mode == "hypic" and len(ids) > seam
-        return SegmentKey(model=self.fingerprint, tokenizer="t", token_ids=tuple(ids), kind=kind, seam_tokens=seam,
-                          compute_dtype="float32", rope="none")
+        return SegmentKey(
+            model=self.fingerprint,
+            tokenizer="t",
+            token_ids=tuple(ids),
+            kind=kind,
+            seam_tokens=seam,
+            compute_dtype="float32",
+            rope="none",
+        )
 
     def entry_bytes(self, n_tokens):
         return 4 * 64 * max(0, n_tokens - self.policy.seam_tokens)
@@ -58,8 +67,14 @@ class FakeEngine:
         missing = [key for key in keys if self.cache.contains(key) is None]
         for key in missing:
             self._make(key)
-        return PrefillReport(len(keys), len(keys) - len(missing), len(missing), sum(k.n_tokens for k in missing),
-                             sum(self.entry_bytes(k.n_tokens) for k in missing), 0.0)
+        return PrefillReport(
+            len(keys),
+            len(keys) - len(missing),
+            len(missing),
+            sum(k.n_tokens for k in missing),
+            sum(self.entry_bytes(k.n_tokens) for k in missing),
+            0.0,
+        )
 
     def generate(self, prompt, sampling=None, policy=None):
         time.sleep(self.delay)
@@ -74,7 +89,7 @@ class FakeEngine:
         uses = tuple(self._use(ids, policy) for ids in prompt.documents)
         question = self.tokenizer.decode(prompt.parts[-1].ids)
         question = re.sub(r"<\|im_\w+\|>|user|assistant|Question:", " ", question).split()
-        words = ["ANSWER", str(len(uses)), "documents:", *question][:sampling.max_new_tokens]
+        words = ["ANSWER", str(len(uses)), "documents:", *question][: sampling.max_new_tokens]
         finished = False
         try:
             for i, word in enumerate(words):
@@ -86,7 +101,9 @@ class FakeEngine:
                 finished = True
                 computed = prompt.n_tokens - sum(use.n_tokens for use in uses if use.tier == "host")
                 report = Report(policy, prompt.n_tokens, computed, 0, uses, 0.0, 1.0, 2.0, 3.0)
-                yield StreamEvent(delta, Generation(" ".join(words), tuple(range(len(words))), "stop", report))
+                yield StreamEvent(
+                    delta, Generation(" ".join(words), tuple(range(len(words))), "stop", report)
+                )
         finally:
             self.n_cancelled += not finished
 

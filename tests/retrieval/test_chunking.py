@@ -15,12 +15,32 @@ def format():
     return PromptFormat.from_tokenizer(tokenizer())
 
 
-WORDS = "the harbour was built of grey stone by people who came from the north and stayed".split()
+WORDS = [
+    "the",
+    "harbour",
+    "was",
+    "built",
+    "of",
+    "grey",
+    "stone",
+    "by",
+    "people",
+    "who",
+    "came",
+    "from",
+    "the",
+    "north",
+    "and",
+    "stayed",
+]
 
 
 def prose(n_words):
     rng = random.Random(0)
-    return ". ".join(" ".join(rng.choice(WORDS) for _ in range(12)).capitalize() for _ in range(n_words // 12)) + "."
+    return (
+        ". ".join(" ".join(rng.choice(WORDS) for _ in range(12)).capitalize() for _ in range(n_words // 12))
+        + "."
+    )
 
 
 TEXTS = {
@@ -75,8 +95,11 @@ def test_a_long_title_is_shortened_and_leaves_room(format):
     assert all(len(format.document(chunk.text, chunk.title)) <= 128 for chunk in chunks)
 
 
-SIZES = {"tiny chunks": (10, 0, "at least 64"), "overlap too large": (100, 60, "0 to 50"),
-         "negative overlap": (100, -1, "0 to 50")}
+SIZES = {
+    "tiny chunks": (10, 0, "at least 64"),
+    "overlap too large": (100, 60, "0 to 50"),
+    "negative overlap": (100, -1, "0 to 50"),
+}
 
 
 @pytest.mark.parametrize("max_tokens, overlap, remedy", SIZES.values(), ids=SIZES)

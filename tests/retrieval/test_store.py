@@ -1,0 +1,223 @@
+"""The store: index and texts never disagree, ids are never used again, and damage is told."""
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+from fake_engine import FakeEmbedder, FakeEngine
+
+from hypic_rag.errors import BadInput, StoreDamaged, StoreMismatch
+from hypic_rag.retrieval.store import NeedsVectors, Store, StoredDocument
+
+
+def put(store, doc_id, *texts, title="T", metadata=None):
+    pairs = [(title, text) for text in texts]
+    vectors = dict(zip(pairs, store.embedder.embed(texts), strict=True))
+    document = StoredDocument(doc_id, f"/docs/{doc_id}", title, "hash", metadata or {})
+    return store.swap_document(document, pairs, vectors)
+
+
+def ask(store, question, k=5):
+    return [
+        (found.chunk.doc_id, found.chunk.text)
+        for found in store.search(store.embedder.embed_query(question), k)
+    ]
+
+
+def test_the_nearest_chunks_come_first_with_their_cosines(store):
+    put(store, "a", "ships in the harbour", "bread and flour", metadata={"year": 1999})
+    put(store, "b", "a harbour for old ships")
+    query = store.embedder.embed_query("old ships")
+
+    found = store.search(query, 2)
+
+    assert [one.chunk.text for one in found] == ["a harbour for old ships", "ships in the harbour"]
+    expected = [float(query @ store.embedder.embed([one.chunk.text])[0]) for one in found]
+    assert [one.similarity for one in found] == pytest.approx(expected, abs=1e-6)
+    assert found[1].metadata == {"year": 1999}
+    assert len(store.search(query, 50)) == 3
+    assert store.counts() == (2, 3)
+
+
+def test_a_new_version_keeps_equal_chunks_with_their_ids(store):
+    put(store, "a", "one", "two", "three")
+    before = {chunk.text: chunk.id for chunk in store.chunks("a")}
+
+    swap = put(store, "a", "zero", "three", "one")
+
+    assert (swap.n_kept, swap.n_added, swap.n_removed) == (2, 1, 1)
+    after = store.chunks("a")
+    assert [chunk.text for chunk in after] == ["zero", "three", "one"]
+    assert [chunk.ordinal for chunk in after] == [0, 1, 2]
+    assert (after[1].id, after[2].id) == (before["three"], before["one"])
+    assert after[0].id > max(before.values())
+    assert ask(store, "two", 9) and "two" not in [text for _, text in ask(store, "two", 9)]
+
+
+def test_ids_are_not_used_again_after_all_chunks_are_gone(store):
+    put(store, "a", "one", "two")
+    last = max(chunk.id for chunk in store.chunks())
+    store.remove_document("a")
+    assert store.search(store.embedder.embed_query("one"), 3) == []
+    put(store, "b", "two")
+    assert store.chunks()[0].id > last
+    assert ask(store, "two") == [("b", "two")]
+
+
+def test_equal_chunks_in_one_document_are_both_kept(store):
+    put(store, "a", "same", "same", "other")
+    assert put(store, "a", "same", "same").n_kept == 2
+    assert [chunk.text for chunk in store.chunks("a")] == ["same", "same"]
+
+
+def test_a_swap_without_a_vector_changes_nothing(store):
+    put(store, "a", "one")
+    with pytest.raises(NeedsVectors) as missing:
+        store.swap_document(StoredDocument("a", "s", "T", "h", {}), [("T", "one"), ("T", "two")], {})
+    assert missing.value.texts == (("T", "two"),)
+    assert [chunk.text for chunk in store.chunks("a")] == ["one"]
+
+
+def test_what_is_gone_is_known_until_it_is_forgotten(store):
+    put(store, "a", "one", "two")
+    put(store, "b", "two")
+    store.remove_document("a")
+    assert store.gone() == [("T", "one")]  # "two" is in b
+    store.forget_gone(store.gone())
+    assert store.gone() == []
+    store.remove_document("b")
+    assert store.gone() == [("T", "two")]
+    put(store, "c", "two")
+    assert store.gone() == []
+
+
+def test_another_process_is_seen_at_the_next_search(store, folder):
+    put(store, "a", "ships")
+    assert ask(store, "harbour ships") == [("a", "ships")]
+    with Store.open(folder, embedder=store.embedder) as other:
+        put(other, "b", "harbour ships")
+        other.remove_document("a")
+    assert ask(store, "harbour ships") == [("b", "harbour ships")]
+
+
+def test_everything_is_there_after_opening_again(store, folder):
+    put(store, "a", "ships", "bread", metadata={"tags": ["x", "é"]})
+    with Store.open(folder, embedder=store.embedder) as again:
+        assert again.manifest == store.manifest
+        assert again.chunks() == store.chunks() and again.documents() == store.documents()
+        assert ask(again, "bread", 1) == [("a", "bread")]
+
+
+def test_an_existing_store_keeps_its_sizes_and_embedder(store, folder, engine, embedder):
+    with Store.create_or_open(folder, engine, embedder=embedder) as again:
+        assert again.manifest.chunk_tokens == 64
+    with pytest.raises(StoreMismatch, match=r"chunks of 64 tokens, but 512 was asked for"):
+        Store.create_or_open(folder, engine, embedder=embedder, chunk_tokens=512)
+
+
+def test_another_model_is_refused_with_both_names(store, folder, embedder):
+    other = FakeEngine(fingerprint="e" * 64)
+    other.model_name = "other/model"
+    with pytest.raises(
+        StoreMismatch, match=r"made with model fake/model .*in use is other/model .*Use --model fake/model"
+    ):
+        Store.create_or_open(folder, other, embedder=embedder)
+
+
+def test_another_embedder_is_refused_with_both_names(store, folder):
+    with pytest.raises(
+        StoreMismatch, match=r"embedder fake-embedder .*in use is another .*Use --embedder fake-embedder"
+    ):
+        Store.open(folder, embedder=FakeEmbedder("another"))
+
+
+def test_another_prompt_format_is_refused(store, engine):
+    engine.format.version = "chat-template:0"
+    with pytest.raises(StoreMismatch, match=r"prompt format chat-template:\w{16}, .*chat-template:0"):
+        store.check_engine(engine)
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def break_rows(statement):
+    def damage(folder):
+        with sqlite3.connect(folder / "store.sqlite") as connection:
+            connection.execute(statement)
+        connection.close()
+
+    return damage
+
+
+def change_id(folder):
+    fields = json.loads((folder / "store.json").read_text())
+    (folder / "store.json").write_text(json.dumps({**fields, "store_id": "another"}))
+
+
+DAMAGE = {  # what is done to the folder, what the message says
+    "no database": (lambda f: (f / "store.sqlite").unlink(), "has store.json but no store.sqlite"),
+    "no manifest": (
+        lambda f: (f / "store.json").unlink(),
+        "has store.sqlite with documents but no store.json",
+    ),
+    "half a database": (lambda f: truncate(f / "store.sqlite"), "malformed|cannot be read"),
+    "garbage database": (lambda f: (f / "store.sqlite").write_bytes(b"garbage " * 600), "cannot be read"),
+    "empty database": (lambda f: (f / "store.sqlite").write_bytes(b""), "is incomplete"),
+    "half a manifest": (lambda f: truncate(f / "store.json"), "store.json cannot be read"),
+    "a list for a manifest": (lambda f: (f / "store.json").write_text("[]"), "store.json cannot be read"),
+    "manifest of another store": (change_id, "belongs to store"),
+    "chunks without document": (break_rows("DELETE FROM documents"), "2 chunks without their document"),
+    "half a vector": (break_rows("UPDATE chunks SET embedding = x'00ff' WHERE ordinal = 1"), "wrong length"),
+}
+
+
+@pytest.mark.parametrize("damage, message", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("how", ["open", "create_or_open"])
+def test_damage_is_told_with_what_to_do(folder, engine, embedder, damage, message, how):
+    with Store.create_or_open(folder, engine, embedder=embedder) as store:
+        put(store, "a", "ships", "bread")
+    damage(folder)
+    with pytest.raises(StoreDamaged, match=message) as raised:
+        Store.open(folder, embedder=embedder) if how == "open" else Store.create_or_open(
+            folder, engine, embedder=embedder
+        )
+    assert "ingest" in str(raised.value) and ("away" in str(raised.value) or "together" in str(raised.value))
+
+
+def test_another_version_is_refused(store, folder):
+    fields = json.loads((folder / "store.json").read_text())
+    (folder / "store.json").write_text(json.dumps({**fields, "version": 99}))
+    with pytest.raises(StoreMismatch, match="version 99, this program reads version 1"):
+        Store.open(folder)
+
+
+def test_a_creation_that_was_killed_before_its_manifest_is_begun_again(folder, engine, embedder):
+    Store.create_or_open(folder, engine, embedder=embedder).close()
+    (folder / "store.json").unlink()
+    with pytest.raises(BadInput, match="no store in"):
+        Store.open(folder, embedder=embedder)
+    with Store.create_or_open(folder, engine, embedder=embedder) as store:
+        put(store, "a", "ships")
+        assert ask(store, "ships") == [("a", "ships")]
+
+
+def test_a_folder_without_a_store_says_how_to_make_one(tmp_path):
+    with pytest.raises(BadInput, match="hypic-rag ingest"):
+        Store.open(tmp_path)
+
+
+def test_a_place_that_cannot_be_a_store_is_told(tmp_path, engine, embedder):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="no store can be made in"):
+        Store.create_or_open(tmp_path / "file" / "store", engine, embedder=embedder)
+
+
+def test_vectors_come_back_bit_for_bit(store):
+    put(store, "a", "ships in the harbour")
+    with store._database.reading() as db:
+        blob = db.execute("SELECT embedding FROM chunks").fetchone()[0]
+    np.testing.assert_array_equal(
+        np.frombuffer(blob, "<f4"), store.embedder.embed(["ships in the harbour"])[0]
+    )
