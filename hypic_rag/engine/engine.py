@@ -269,7 +269,6 @@ class SegmentEngine:
         logits = assemble.run(self.model, self.layout.rotary, actives, [[len(a.ids) - 1] for a in actives])
         assemble_ms = 1e3 * (time.perf_counter() - began)
         for request in new:
-            assert request.report is not None
             request.report = replace(request.report, assemble_ms=assemble_ms)
         return [request.take(last[0]) for (request, _), last in zip(batch, logits, strict=True)]
 

@@ -13,7 +13,7 @@ from hypic_rag.engine.state import SequenceState
 from hypic_rag.prompt import Part, Prompt
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """``limit``: tokens that may still be drawn. ``outputs`` wait for whoever reads them. ``state`` once admitted."""
 
@@ -28,13 +28,14 @@ class Request:
     tokens: list[int] = field(default_factory=list)
     outputs: deque[StepOutput] = field(default_factory=deque)
     state: SequenceState | None = None
-    report: Report | None = None
+    report: Report = field(init=False)
     error: Exception | None = None
     finished: bool = False
     first_at: float = 0.0
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
+        self.report = Report(self.policy, self.prompt.n_tokens, 0, 0, (), 0.0, 0.0)
         if self.sampling.temperature > 0:
             self.generator = torch.Generator()
             if self.sampling.seed is None:
@@ -69,10 +70,8 @@ class Request:
 
     def _end(self, reason: str, text: str) -> StepOutput:
         self.finished = True
-        generation = None
-        if self.report is not None:
-            now = time.perf_counter()
-            first = self.first_at or now
-            report = replace(self.report, ttft_ms=1e3 * (first - self.began), decode_ms=1e3 * (now - first))
-            generation = Generation(self.stream.text, tuple(self.tokens), reason, report)
+        now = time.perf_counter()
+        first = self.first_at or now
+        report = replace(self.report, ttft_ms=1e3 * (first - self.began), decode_ms=1e3 * (now - first))
+        generation = Generation(self.stream.text, tuple(self.tokens), reason, report)
         return StepOutput(self.id, text, generation)

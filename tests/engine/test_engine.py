@@ -83,6 +83,15 @@ def test_leaving_a_stream_cancels_it(gdn_engine: SegmentEngine) -> None:
     assert not gdn_engine.has_work and gdn_engine.step() == []
 
 
+def test_a_stream_that_another_thread_cancels_ends(gdn_engine: SegmentEngine) -> None:
+    stream = gdn_engine.stream(prompt(40), Sampling(max_new_tokens=50))
+    first = next(stream)
+    [request_id] = gdn_engine._requests
+    gdn_engine.cancel(request_id)
+    last = list(stream)[-1].generation
+    assert first.generation is None and last.finish_reason == "cancelled" and len(last.token_ids) == 1
+
+
 def test_sampling_follows_its_seed(gdn_engine: SegmentEngine) -> None:
     def drawn(**options: float) -> tuple[int, ...]:
         return gdn_engine.generate(prompt(40), Sampling(max_new_tokens=8, **options)).token_ids
