@@ -21,9 +21,7 @@ from safetensors.torch import load_file, save_file
 from hypic_rag.default_model import base, build, ensure, manifest, weights
 from hypic_rag.errors import ModelNotReady
 
-builder = importlib.import_module(
-    "hypic_rag.default_model.build"
-)  # the package exports a function of this name
+builder = importlib.import_module("hypic_rag.default_model.build")  # the package exports a function of this name
 REPOSITORY = Path(__file__).parent.parent
 SOURCES = {"base": "b" * 64, "mixers": "m" * 64}
 TRACKED_BYTES = 52 * 2**20
@@ -96,9 +94,7 @@ def test_mixers_are_multiplied_out_and_keep_their_types(tmp_path):
 
 def test_an_int8_weight_without_its_scale_is_refused(tmp_path):
     save_file({"w": torch.ones(2, 3, dtype=torch.int8)}, tmp_path / "mixers.safetensors")
-    with pytest.raises(
-        ModelNotReady, match=r"w is int8, so w\.scale must have shape \(2, 1\), but it is absent"
-    ):
+    with pytest.raises(ModelNotReady, match=r"w is int8, so w\.scale must have shape \(2, 1\), but it is absent"):
         weights.mixer_tensors(tmp_path / "mixers.safetensors")
 
 

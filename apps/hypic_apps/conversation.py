@@ -71,6 +71,12 @@ class Conversation:
         self._prompt, self._answer_ids = prompt, self.last.generation.token_ids
         self._told |= {one.node.node_id for one in sources}
 
+    def warm_up(self) -> None:
+        """The first passes of a process set up torch; no side of a comparison should carry that."""
+        prompt = self.engine.format.prompt("Ready?", [("", "A text to warm up with. " * 8)])
+        for policy in (self.policy, Policy(mode="full")):
+            self.engine.generate(prompt, Sampling(1), policy)
+
     def recompute(self) -> Generation | None:
         """The last prompt once more, in full; None where there was none."""
         if self.last.prompt is None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypic_apps import ingestion, report, session
 from hypic_apps.conversation import Conversation
 from hypic_rag.config import Settings
-from hypic_rag.engine import Policy, Sampling, SegmentEngine
+from hypic_rag.engine import Policy, Sampling
 from hypic_rag.retrieval import plan_ingest
 
 DATA = Path(__file__).with_name("data")
@@ -27,10 +27,10 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
         session.say(ingestion.plan_text(plan))
         if not plan.is_empty:
             session.say(ingestion.report_text(ingestion.ingest(plan)))
-        _warm_up(engine)
         policy = Policy(seam_tokens=settings.seam_tokens, compose=settings.compose)
         for question in json.loads(QUESTIONS.read_text(encoding="utf-8")):
             conversation = Conversation(engine, store, policy, Sampling(MAX_ANSWER_TOKENS), settings.top_k)
+            conversation.warm_up()
             for _ in conversation.ask(question):
                 pass
             yield report.answer_fields(conversation.last, conversation.recompute())
@@ -41,10 +41,3 @@ def _store_name(settings: Settings) -> str:
     if settings.model == "default":
         return "demo"
     return "demo-" + re.sub(r"[^\w.-]+", "-", str(settings.model)).strip("-")
-
-
-def _warm_up(engine: SegmentEngine) -> None:
-    """The first passes of a process set up torch; neither side of the comparison should carry that."""
-    prompt = engine.format.prompt("Ready?", [("", "A text to warm up with. " * 8)])
-    for policy in (engine.policy, Policy(mode="full")):
-        engine.generate(prompt, Sampling(1), policy)

@@ -11,6 +11,8 @@ from hypic_rag.config import format_budget, format_bytes
 from hypic_rag.retrieval import run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress, IngestReport
 
+SHOWN_SKIPPED = 5
+
 
 def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> IngestReport:
     """Carry out the plan under a progress bar on stderr."""
@@ -52,8 +54,7 @@ def plan_text(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> str:
     outcome = f"fits ({limits})"
     if not plan.fits:
         outcome = (
-            f"does NOT fit ({limits}); what has no room will be computed when asked for. "
-            "More room: --disk-budget SIZE"
+            f"does NOT fit ({limits}); what has no room will be computed when asked for. More room: --disk-budget SIZE"
         )
     return (
         f"{documents}: {plan.n_segments} to prefill, {plan.prefill_tokens:,} tokens, "
@@ -74,10 +75,20 @@ def report_text(report: IngestReport) -> str:
     return text
 
 
+def unread_text(report: IngestReport) -> str:
+    """A line for every file that could not be read, and for the first that were passed over."""
+    lines = [f"could not read {failure}" for failure in report.failures]
+    lines += [f"passed over {skipped}" for skipped in report.skipped[:SHOWN_SKIPPED]]
+    if len(report.skipped) > SHOWN_SKIPPED:
+        lines.append(f"passed over {len(report.skipped) - SHOWN_SKIPPED} more (--json lists all)")
+    return "\n".join(lines)
+
+
 def fields(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
     """Everything that the texts say."""
     done = dataclasses.asdict(report)
-    done["failures"] = [{"path": str(failure.path), "reason": failure.reason} for failure in report.failures]
+    for name in ("failures", "skipped"):
+        done[name] = [{"path": one.path, "line": one.line, "reason": one.reason} for one in getattr(report, name)]
     return {
         "n_documents": len(plan.documents),
         "n_chunks": plan.n_chunks,

@@ -29,15 +29,23 @@ def text(fields: dict[str, Any]) -> str:
     layers = " + ".join(f"{n} {family}" for family, n in model["families"].items())
     rows = [
         ("home", fields["home"]),
-        ("model", f"{model['name']}, {layers} layers, context {model['context_length']:,} tokens, "
-                  f"{model['dtype']} on {model['device']} (fingerprint {model['fingerprint'][:12]})"),
+        (
+            "model",
+            f"{model['name']}, {layers} layers, context {model['context_length']:,} tokens, "
+            f"{model['dtype']} on {model['device']} (fingerprint {model['fingerprint'][:12]})",
+        ),
     ]
     if store is None:
         rows.append(("store", "none yet: make one with hypic-rag ingest PATH..."))
     else:
         rows.append(("store", store["folder"]))
-        rows.append(("index", f"{store['n_documents']} documents, {store['n_chunks']} chunks of up to "
-                              f"{store['chunk_tokens']} tokens, embedded by {store['embedder']}"))
+        rows.append(
+            (
+                "index",
+                f"{store['n_documents']} documents, {store['n_chunks']} chunks of up to "
+                f"{store['chunk_tokens']} tokens, embedded by {store['embedder']}",
+            )
+        )
     for name, tier in (fields["cache"] or {}).items():
         used = f"{format_bytes(tier['n_bytes'])} of {format_budget(tier['budget_bytes'])}"
         rows.append((f"cache, {name}", f"{tier['n_entries']} segments, {used}"))

@@ -1,18 +1,21 @@
-"""Opens what the settings name: the engine with its cache, and the store."""
+"""Opens what the settings name: the engine with its cache, the store, a conversation.
+
+torch and LlamaIndex are imported where they are needed, so that a store that is not there is told at once.
+"""
 
 import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import transformers
-
-from hypic_apps.conversation import Conversation
-from hypic_rag import default_model
-from hypic_rag.cache import SegmentCache
 from hypic_rag.config import Settings, home, store_folder
-from hypic_rag.engine import Policy, Sampling, SegmentEngine
-from hypic_rag.retrieval import Embedder, Store
+from hypic_rag.errors import BadInput
+
+if TYPE_CHECKING:
+    from hypic_apps.conversation import Conversation
+    from hypic_rag.engine import SegmentEngine
+    from hypic_rag.retrieval import Store
 
 
 def say(text: str) -> None:
@@ -21,13 +24,18 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def open_engine(settings: Settings, store: Path | None = None) -> Iterator[SegmentEngine]:
-    """The engine, over the segments of the store in this folder; without one, over none."""
+def open_engine(settings: Settings, segments: Path | None = None) -> Iterator["SegmentEngine"]:
+    """The engine, its segments cached in this folder, or in memory only."""
+    import transformers
+
+    from hypic_rag import default_model
+    from hypic_rag.cache import SegmentCache
+    from hypic_rag.engine import Policy, SegmentEngine
+
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     if settings.model == "default":
         default_model.ensure(home(), progress=say)
-    segments = None if store is None else Store.segments_folder(store)
     with SegmentCache.open(segments, settings.host_memory, settings.disk_budget) as cache:
         yield SegmentEngine.from_pretrained(
             settings.model,
@@ -39,25 +47,32 @@ def open_engine(settings: Settings, store: Path | None = None) -> Iterator[Segme
 
 
 @contextlib.contextmanager
-def open_store(settings: Settings, create: bool = False) -> Iterator[tuple[SegmentEngine, Store]]:
+def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["SegmentEngine", "Store"]]:
     """The engine and the store, fitting each other. Without ``create``, raises BadInput for a missing one."""
     folder = store_folder(settings.store)
+    if not create and not folder.exists():
+        raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH...")
+
+    from hypic_rag.retrieval import Embedder, Store
+
     embedder = None if settings.embedder is None else Embedder(settings.embedder)
     if not create:
         Store.open(folder, embedder=embedder).close()  # before the model, which takes seconds to load
+    chunk_tokens = settings.chunk_tokens if create else None
     with (
-        open_engine(settings, folder) as engine,
-        Store.create_or_open(
-            folder, engine, embedder=embedder, chunk_tokens=settings.chunk_tokens if create else None
-        ) as store,
+        open_engine(settings, Store.segments_folder(folder)) as engine,
+        Store.create_or_open(folder, engine, embedder=embedder, chunk_tokens=chunk_tokens) as store,
     ):
         yield engine, store
 
 
 @contextlib.contextmanager
-def open_conversation(settings: Settings) -> Iterator[Conversation]:
+def open_conversation(settings: Settings) -> Iterator["Conversation"]:
     """A conversation with the store."""
-    policy = Policy(mode=settings.mode, seam_tokens=settings.seam_tokens, compose=settings.compose)
-    sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
     with open_store(settings) as (engine, store):
+        from hypic_apps.conversation import Conversation
+        from hypic_rag.engine import Policy, Sampling
+
+        policy = Policy(mode=settings.mode, seam_tokens=settings.seam_tokens, compose=settings.compose)
+        sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
         yield Conversation(engine, store, policy, sampling, settings.top_k)

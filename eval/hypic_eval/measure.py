@@ -63,9 +63,7 @@ def measured_key(engine: "SegmentEngine", asked: Asked, mode: Mode) -> str:
             "measure": VERSION,
             "task": [asked.task.name, asked.task.version, asked.task.max_new_tokens],
             "mode": str(mode),
-            "prompt": sha256(
-                repr([(part.kind, tuple(part.ids)) for part in asked.prompt.parts]).encode()
-            ).hexdigest(),
+            "prompt": sha256(repr([(part.kind, tuple(part.ids)) for part in asked.prompt.parts]).encode()).hexdigest(),
             "answers": asked.question.answers,
             "answer_ids": asked.answer_ids,
             "id": asked.question.id,

@@ -103,9 +103,7 @@ def dropped_documents(data: str, asked: Sequence[Asked], context_length: int) ->
     n_dropped = sum(one.n_dropped for one in asked)
     n_questions = sum(one.n_dropped > 0 for one in asked)
     n_bare = sum(not one.prompt.documents for one in asked)
-    text = (
-        f"{data}: {n_dropped} of {n_documents} documents did not fit the context of {context_length} tokens"
-    )
+    text = f"{data}: {n_dropped} of {n_documents} documents did not fit the context of {context_length} tokens"
     if n_dropped:
         text += f" and were dropped whole from the end, in {n_questions} of {len(asked)} questions"
     if n_bare:

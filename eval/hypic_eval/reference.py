@@ -1,6 +1,6 @@
 """Our answers held against those of an independent implementation, question by question."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ FIELDS = (
 )
 
 ByMode = dict[Mode, dict[str, dict[str, Any]]]
+Pair = tuple[dict[str, Any], dict[str, Any]]
+"""A row of ours and the reference's of the same question and mode."""
 
 
 def run_reference(
@@ -54,8 +56,7 @@ def run_reference(
     known = {question.id: question for question in questions}
     if missing := [id for id in ids if id not in known]:
         raise BadInput(
-            f"{data} has no question {missing[0]}, which {reference} answers. "
-            "Give the data that it was made from."
+            f"{data} has no question {missing[0]}, which {reference} answers. Give the data that it was made from."
         )
     asked = [ask(engine, task, known[id]) for id in ids]
     ours = measure_all(engine, asked, list(theirs), rows, on_progress)
@@ -73,9 +74,7 @@ def read_reference(path: Path) -> ByMode:
     ids = next(iter(theirs.values())).keys()
     for mode, by_id in theirs.items():
         if by_id.keys() != ids:
-            raise BadInput(
-                f"{path}: mode {mode} answers {len(by_id)} questions, and the first mode {len(ids)} others"
-            )
+            raise BadInput(f"{path}: mode {mode} answers {len(by_id)} questions, and the first mode {len(ids)} others")
     return theirs
 
 
@@ -87,20 +86,17 @@ def compare(
     theirs: ByMode,
 ) -> tuple[list[ResultRow], list[str], list[dict[str, Any]]]:
     """Result rows, notes, and one detail for every answer that differs."""
-    task, n = asked[0].task, len(asked)
+    task = asked[0].task
     result: list[ResultRow] = []
     details: list[dict[str, Any]] = []
     for mode, rows in ours.items():
         pairs = [(row, theirs[mode][row["id"]]) for row in rows]
-
-        def figure(
-            metric: str, arrow: str, unit: str, value: float, goal: float | None = None, mode: Mode = mode
-        ) -> ResultRow:
-            return ResultRow(
+        result += [
+            ResultRow(
                 task=f"{task.name} against reference",
                 version=task.version,
                 data=data,
-                n=n,
+                n=len(pairs),
                 mode=str(mode),
                 metric=metric,
                 arrow=arrow,
@@ -108,62 +104,46 @@ def compare(
                 value=value,
                 interval=None,
                 model=engine.model_name,
-                commit=commits(ours[mode]),
+                commit=commits(rows),
                 settings={"fingerprint": engine.fingerprint, "max_new_tokens": task.max_new_tokens},
                 goal=goal,
             )
-
-        our_kl, their_kl = (
-            sum(values) / n
-            for values in zip(*((a["kl"], b["first_token_kl"]) for a, b in pairs), strict=True)
-        )
-        result += [
-            figure(
-                "same answer",
-                "↑",
-                "%",
-                share(a["answer"] == b["answer"] for a, b in pairs),
-                EQUAL_ANSWERS_GOAL,
-            ),
-            figure(
-                "same first token", "↑", "%", share(a["first_token"] == b["first_token"] for a, b in pairs)
-            ),
-            figure("first-token KL to full", "", "nats", our_kl),
-            figure("reference KL", "", "nats", their_kl),
-            figure("mean KL apart", "↓", "nats", abs(our_kl - their_kl), KL_GOAL),
-            figure(
-                "largest KL apart", "↓", "nats", max(abs(a["kl"] - b["first_token_kl"]) for a, b in pairs)
-            ),
-            figure("largest NLL apart", "↓", "nats", max(abs(a["nll"] - b["answer_nll"]) for a, b in pairs)),
-            figure(
-                "same prompt tokens",
-                "↑",
-                "%",
-                share(a["prompt_tokens"] == b["prompt_tokens"] for a, b in pairs),
-                100.0,
-            ),
+            for metric, arrow, unit, value, goal in agreement(pairs)
         ]
-        details += [
-            {
-                "question": row["id"],
-                "mode": str(mode),
-                "answer": row["answer"],
-                "reference": other["answer"],
-                "reference's first top-2 gap": other["top2_gap"],
-                "first tokens": f"{row['first_token']}, {other['first_token']}",
-            }
-            for row, other in pairs
-            if row["answer"] != other["answer"]
-        ]
-    n_answers = n * len(ours)
-    return (
-        result,
-        [f"{n_answers - len(details)} of {n_answers} answers are equal to the reference's."],
-        details,
-    )
+        details += [differing(mode, row, other) for row, other in pairs if row["answer"] != other["answer"]]
+    n_answers = len(asked) * len(ours)
+    return result, [f"{n_answers - len(details)} of {n_answers} answers are equal to the reference's."], details
 
 
-def share(equal: Iterable[bool]) -> float:
-    """Percent of True."""
-    verdicts = list(equal)
-    return 100.0 * sum(verdicts) / len(verdicts)
+def agreement(pairs: Sequence[Pair]) -> list[tuple[str, str, str, float, float | None]]:
+    """(metric, arrow, unit, value, goal) of one mode."""
+
+    def same(name: str) -> float:
+        return 100 * sum(bool(row[name] == other[name]) for row, other in pairs) / len(pairs)
+
+    def apart(ours: str, theirs: str) -> float:
+        return max(abs(float(row[ours] - other[theirs])) for row, other in pairs)
+
+    our_kl = sum(row["kl"] for row, _ in pairs) / len(pairs)
+    their_kl = sum(other["first_token_kl"] for _, other in pairs) / len(pairs)
+    return [
+        ("same answer", "↑", "%", same("answer"), EQUAL_ANSWERS_GOAL),
+        ("same first token", "↑", "%", same("first_token"), None),
+        ("first-token KL to full", "", "nats", our_kl, None),
+        ("reference KL", "", "nats", their_kl, None),
+        ("mean KL apart", "↓", "nats", abs(our_kl - their_kl), KL_GOAL),
+        ("largest KL apart", "↓", "nats", apart("kl", "first_token_kl"), None),
+        ("largest NLL apart", "↓", "nats", apart("nll", "answer_nll"), None),
+        ("same prompt tokens", "↑", "%", same("prompt_tokens"), 100.0),
+    ]
+
+
+def differing(mode: Mode, row: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "question": row["id"],
+        "mode": str(mode),
+        "answer": row["answer"],
+        "reference": other["answer"],
+        "reference's first top-2 gap": other["top2_gap"],
+        "first tokens": f"{row['first_token']}, {other['first_token']}",
+    }

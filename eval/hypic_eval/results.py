@@ -65,9 +65,7 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
-        text = json.dumps(
-            {"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False
-        )
+        text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
         partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,12 +85,9 @@ class Results:
                     f"{FORMAT} version {VERSION}; measure again with it"
                 )
             rows = [
-                ResultRow(**{**row, "interval": row["interval"] and tuple(row["interval"])})
-                for row in content["rows"]
+                ResultRow(**{**row, "interval": row["interval"] and tuple(row["interval"])}) for row in content["rows"]
             ]
-            return cls(
-                rows=rows, **{name.name: content[name.name] for name in fields(cls) if name.name != "rows"}
-            )
+            return cls(rows=rows, **{name.name: content[name.name] for name in fields(cls) if name.name != "rows"})
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, BadInput):
                 raise

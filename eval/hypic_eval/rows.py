@@ -47,9 +47,7 @@ class RowFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise BadInput(
-                f"{self.path} cannot be written: {error}. Name another file with --rows."
-            ) from error
+            raise BadInput(f"{self.path} cannot be written: {error}. Name another file with --rows.") from error
         self._ends_in_newline = True
 
     def _load(self, path: Path) -> None:
@@ -57,9 +55,7 @@ class RowFile:
             content = path.read_bytes() if path.exists() else b""
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadInput(
-                f"{path} cannot be used to keep rows: {error}. Name another file with --rows."
-            ) from error
+            raise BadInput(f"{path} cannot be used to keep rows: {error}. Name another file with --rows.") from error
         self._ends_in_newline = content.endswith(b"\n") or not content
         for line in filter(None, content.split(b"\n")):
             try:

@@ -15,13 +15,9 @@ def markdown(results: Results) -> str:
     blocks = [block for rows in groups for block in (heading(rows), pivot(rows))]
     if results.details:
         columns = list(results.details[0])
-        blocks.append(
-            grid(columns, ([str(detail[column]) for column in columns] for detail in results.details))
-        )
+        blocks.append(grid(columns, ([str(detail[column]) for column in columns] for detail in results.details)))
     blocks += results.notes
-    blocks.append(
-        ", ".join(f"{name} {value}" for name, value in results.machine.items() if value is not None)
-    )
+    blocks.append(", ".join(f"{name} {value}" for name, value in results.machine.items() if value is not None))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -64,6 +60,5 @@ def interval(bounds: Sequence[float] | None, unit: str, sign: str = "") -> str:
 def grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = [header, ["---"] * len(header), *lines]
     return "\n".join(
-        "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in row) + " |"
-        for row in rows
+        "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in row) + " |" for row in rows
     )

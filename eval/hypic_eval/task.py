@@ -49,9 +49,7 @@ class Task:
 def all_tasks() -> dict[str, Task]:
     """Every task by name: the ``TASK`` of each file in ``tasks/``."""
     package = import_module("hypic_eval.tasks")
-    modules = (
-        import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)
-    )
+    modules = (import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__))
     return {module.TASK.name: module.TASK for module in modules}
 
 
@@ -60,9 +58,7 @@ def find_task(name: str) -> Task:
     tasks = all_tasks()
     if name not in tasks:
         near = get_close_matches(name, tasks) or sorted(tasks)
-        raise BadInput(
-            f"no task is called {name!r}; did you mean {' or '.join(near)}? All tasks: {', '.join(tasks)}"
-        )
+        raise BadInput(f"no task is called {name!r}; did you mean {' or '.join(near)}? All tasks: {', '.join(tasks)}")
     return tasks[name]
 
 
@@ -77,10 +73,8 @@ def task_of(path: Path, dataset: str) -> Task:
     )
 
 
-def read_questions(
-    path: Path, task_name: str | None = None, limit: int | None = None
-) -> tuple[Task, list[Question]]:
-    """The task and the first ``limit`` questions of a jsonl file of ``{id, question, docs, answers, dataset}``.
+def read_questions(path: Path, task_name: str | None = None, limit: int | None = None) -> tuple[Task, list[Question]]:
+    """The task and first ``limit`` questions of a jsonl file: ``{id, question, docs, answers, dataset}``.
 
     task_name: asks for a task instead of finding it by the rows' ``dataset``.
     Raises BadInput, naming the line, where a row is not such an object.

@@ -26,11 +26,11 @@ HUGGING_FACE_GOAL = 1.2
 WAYS = ("ingest", "warm", "full", "plain", "prefix_only", "warm_disk", "cold")
 """In the order of a repetition: ingestion leaves warm entries, and cold removes them."""
 NOTES = [
-    "Times are medians with quartiles, from the prompt's token ids to the first token's id, both on the host. "
+    "Times are medians with quartiles, from the prompt's token ids to the first token's id, on the host. "
     "Ratios are of pairs taken in the same round.",
-    "ingest: entries made and written, no answer. warm: entries in memory. warm_disk: memory emptied, entries "
-    "on disk (in the system's page cache). cold: no entries, they are made and written. prefix_only: the "
-    "leading segment's entry, the rest live. plain: the Hugging Face model's own forward.",
+    "ingest: entries made and written, no answer. warm: entries in memory. warm_disk: memory emptied, "
+    "entries on disk (in the system's page cache). cold: no entries, they are made and written. "
+    "prefix_only: the leading segment's entry, the rest live. plain: the Hugging Face model's own forward.",
 ]
 
 Sample = dict[str, float]
@@ -82,9 +82,7 @@ def one_round(engine: "SegmentEngine", plain: PlainForward, prompt: Prompt) -> d
     ingested = engine.prefill(prompt.documents)
     seconds = perf_counter() - started
     if ingested.n_hits:
-        raise WrongPath(
-            f"ingestion found {ingested.n_hits} of {ingested.n_segments} segments in an emptied cache"
-        )
+        raise WrongPath(f"ingestion found {ingested.n_hits} of {ingested.n_segments} segments in an emptied cache")
     round_["ingest"] = {"ms": 1e3 * seconds, "tokens": ingested.n_tokens}
 
     answer(engine, documents_live(prompt), engine.policy)  # puts the leading segment in the cache
@@ -172,11 +170,7 @@ def summarise(model: str, workload: Workload, rounds: Sequence[dict[str, Sample]
         for way in WAYS
         if way not in ("ingest", "full")
     ]
-    rows.append(
-        row("full", "time relative to plain", "↓", "x", ratio(full, each("plain", "ms")), HUGGING_FACE_GOAL)
-    )
+    rows.append(row("full", "time relative to plain", "↓", "x", ratio(full, each("plain", "ms")), HUGGING_FACE_GOAL))
     rows += [row(way, "rate", "↑", "tokens/s", rate(way)) for way in ("ingest", "full", "plain")]
-    rows.append(
-        row("ingest", "rate relative to full", "↑", "x", ratio(rate("ingest"), rate("full")), INGEST_GOAL)
-    )
+    rows.append(row("ingest", "rate relative to full", "↑", "x", ratio(rate("ingest"), rate("full")), INGEST_GOAL))
     return rows

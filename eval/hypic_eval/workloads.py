@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from hypic_eval.task import Question
@@ -34,23 +35,22 @@ def ten_documents(form: "PromptFormat", questions: Sequence[Question], n_prompts
 
 
 def long_segments(form: "PromptFormat", questions: Sequence[Question]) -> Workload:
-    """The first question behind segments of exactly 512 tokens, cut from all documents one after another."""
-    segments, stream = [], document_tokens(form, questions)
-    for _ in range(N_SEGMENTS):
-        segment = tuple(token for _, token in zip(range(SEGMENT_TOKENS), stream, strict=False))
-        if len(segment) < SEGMENT_TOKENS:
-            raise BadInput(
-                f"the documents hold fewer than {N_SEGMENTS * SEGMENT_TOKENS} tokens; give --data more rows"
-            )
-        segments.append(segment)
+    """The first question behind segments of exactly 512 tokens, cut from all documents one after another.
+
+    Where the documents are too few they come again, cut elsewhere. Raises BadInput for equal segments.
+    """
+    stream = document_tokens(form, questions)
+    segments = [tuple(islice(stream, SEGMENT_TOKENS)) for _ in range(N_SEGMENTS)]
+    if len(set(segments)) < N_SEGMENTS:
+        raise BadInput(f"{N_SEGMENTS} segments of {SEGMENT_TOKENS} tokens need more documents; give --data more rows")
     prompt = Prompt.build(form.leading(), segments, form.question(questions[0].text))
     return Workload(f"{N_SEGMENTS} segments of {SEGMENT_TOKENS}", (prompt,), goal=15)
 
 
 def document_tokens(form: "PromptFormat", questions: Sequence[Question]) -> Iterator[int]:
-    for question in questions:
-        for title, text in question.documents:
-            yield from form.document(text, title)
+    """Tokens of all documents, again and again."""
+    for title, text in cycle(document for question in questions for document in question.documents):
+        yield from form.document(text, title)
 
 
 def documents_live(prompt: Prompt) -> Prompt:

@@ -29,9 +29,7 @@ class SegmentCache:
         self._misses: Counter[str] = Counter()
 
     @classmethod
-    def open(
-        cls, folder: Path | str | None, host_budget: int | None = None, disk_budget: int | None = None
-    ) -> Self:
+    def open(cls, folder: Path | str | None, host_budget: int | None = None, disk_budget: int | None = None) -> Self:
         """The cache of a folder, which is made if needed; without a folder, in memory only.
 
         Budgets in bytes, None for unlimited. Raises StoreMismatch, StoreDamaged (see DiskTier).

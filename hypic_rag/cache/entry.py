@@ -116,6 +116,4 @@ def read_header(data: bytes) -> Header:
     about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][METADATA_NAME])
     if about["format"] != FORMAT_NAME:
         raise ValueError(f"format is {about['format']!r}, not {FORMAT_NAME!r}")
-    return Header(
-        about["digest"], about["n_tokens"], about["seam_tokens"], about["format_version"], about["families"]
-    )
+    return Header(about["digest"], about["n_tokens"], about["seam_tokens"], about["format_version"], about["families"])

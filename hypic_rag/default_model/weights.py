@@ -111,8 +111,7 @@ def _scale_of(name: str, stored: dict[str, Tensor], mixers_file: Path) -> Tensor
     if scale is None or tuple(scale.shape) != wanted:
         found = "absent" if scale is None else f"of shape {tuple(scale.shape)}"
         raise ModelNotReady(
-            f"mixers {mixers_file}: {name} is int8, so {name + SCALE} must have shape {wanted}, "
-            f"but it is {found}"
+            f"mixers {mixers_file}: {name} is int8, so {name + SCALE} must have shape {wanted}, but it is {found}"
         )
     return scale
 

@@ -39,9 +39,7 @@ async def in_background(items: Generator[Item, None, None]) -> AsyncGenerator[It
         finally:
             deliver(_END)
 
-    threading.Thread(
-        target=contextvars.copy_context().run, args=(make,), name="hypic-stream", daemon=True
-    ).start()
+    threading.Thread(target=contextvars.copy_context().run, args=(make,), name="hypic-stream", daemon=True).start()
     try:
         while (item := await queue.get()) is not _END:
             if isinstance(item, _Raised):

@@ -65,8 +65,7 @@ def check_sizes(max_tokens: int, overlap_tokens: int) -> None:
         raise BadInput(f"chunks of {max_tokens} tokens are too small: use at least {MIN_CHUNK_TOKENS}")
     if not 0 <= overlap_tokens <= max_tokens // 2:
         raise BadInput(
-            f"an overlap of {overlap_tokens} tokens does not go with chunks of {max_tokens}: "
-            f"use 0 to {max_tokens // 2}"
+            f"an overlap of {overlap_tokens} tokens does not go with chunks of {max_tokens}: use 0 to {max_tokens // 2}"
         )
 
 

@@ -126,8 +126,7 @@ class Embedder:
         if len(offsets) <= limit:
             return [text]
         return [
-            text[offsets[i][0] : offsets[min(i + limit, len(offsets)) - 1][1]]
-            for i in range(0, len(offsets), limit)
+            text[offsets[i][0] : offsets[min(i + limit, len(offsets)) - 1][1]] for i in range(0, len(offsets), limit)
         ]
 
 
@@ -147,9 +146,7 @@ def _hub_folder(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(name, ignore_patterns=["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot"])
-        )
+        return Path(snapshot_download(name, ignore_patterns=["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot"]))
     except Exception as error:
         raise BadInput(
             f"embedder {name!r} is neither a folder here nor a model that can be fetched from the Hugging "

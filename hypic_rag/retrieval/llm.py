@@ -154,9 +154,7 @@ class HypicLLM(LLM):
         ContextTooLong where not even the first fits, BadInput for an empty question.
         """
         room = self._engine.context_length - self.max_new_tokens
-        whole = self._engine.format.prompt(
-            question, documents, system if system is not None else self.system_prompt
-        )
+        whole = self._engine.format.prompt(question, documents, system if system is not None else self.system_prompt)
         prompt, n_dropped = fit_documents(whole, room)
         if prompt.n_tokens > room or (documents and not prompt.documents):
             raise ContextTooLong(
@@ -168,9 +166,7 @@ class HypicLLM(LLM):
         return prompt, n_dropped
 
     @llm_chat_callback()
-    def chat(
-        self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
-    ) -> ChatResponse:
+    def chat(self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any) -> ChatResponse:
         """prompt: stands in for the rendered messages where documents are segments (``documents_prompt``)."""
         return chat_of(self._generate(prompt or self._chat_prompt(messages), kwargs))
 
@@ -181,9 +177,7 @@ class HypicLLM(LLM):
         return stream_of_chat(self._stream(prompt or self._chat_prompt(messages), kwargs))
 
     @llm_chat_callback()
-    async def achat(
-        self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
-    ) -> ChatResponse:
+    async def achat(self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any) -> ChatResponse:
         return chat_of(await asyncio.to_thread(self._generate, prompt or self._chat_prompt(messages), kwargs))
 
     @llm_chat_callback()
@@ -207,9 +201,7 @@ class HypicLLM(LLM):
         return await asyncio.to_thread(self._generate, self._completion_prompt(prompt, formatted), kwargs)
 
     @llm_completion_callback()
-    async def astream_complete(
-        self, prompt: str, formatted: bool = False, **kwargs: Any
-    ) -> CompletionResponseAsyncGen:
+    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
         built = self._completion_prompt(prompt, formatted)
         return in_background(self._stream(built, kwargs))
 
@@ -231,9 +223,7 @@ class HypicLLM(LLM):
         return completion_of(generation.text, None, generation)
 
     def _stream(self, prompt: Prompt, overrides: dict[str, Any]) -> Generator[CompletionResponse, None, None]:
-        events = self._engine.stream(
-            prompt, self._sampling(overrides), self._policy
-        )  # here: errors come at the call
+        events = self._engine.stream(prompt, self._sampling(overrides), self._policy)  # here: errors come at the call
 
         def responses() -> Generator[CompletionResponse, None, None]:
             text = ""

@@ -55,9 +55,7 @@ class Manifest:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-            raise StoreDamaged(
-                f"{folder / FILE} cannot be read: {error}. {how_to_rebuild(folder)}"
-            ) from error
+            raise StoreDamaged(f"{folder / FILE} cannot be read: {error}. {how_to_rebuild(folder)}") from error
         raise StoreMismatch(
             f"store {folder} has format version {version}, this program reads version {VERSION}. "
             f"Use the program that made it, or move the folder away and ingest again."

@@ -80,9 +80,7 @@ class IngestPlan:
     @property
     def is_empty(self) -> bool:
         """Nothing would change, whatever is prefilled."""
-        return (
-            not self.removed and not self.n_segments and all(d.change == "unchanged" for d in self.documents)
-        )
+        return not self.removed and not self.n_segments and all(d.change == "unchanged" for d in self.documents)
 
 
 def plan_ingest(store: Store, engine: "SegmentEngine", paths: Sequence[str | os.PathLike[str]]) -> IngestPlan:
@@ -107,18 +105,14 @@ def plan_ingest(store: Store, engine: "SegmentEngine", paths: Sequence[str | os.
         store,
         engine,
         documents=tuple(_planned(store, engine, document, seen) for document in read.values()),
-        removed=tuple(
-            _removed(store, paths, read, {failure.path for failure in not_read if not failure.skipped})
-        ),
+        removed=tuple(_removed(store, paths, read, {failure.path for failure in not_read if not failure.skipped})),
         failures=tuple(failure for failure in not_read if not failure.skipped),
         skipped=tuple(failure for failure in not_read if failure.skipped),
         room_bytes=room_bytes(engine.cache, store.folder),
     )
 
 
-def _planned(
-    store: Store, engine: "SegmentEngine", source: SourceDocument, seen: set[str]
-) -> PlannedDocument:
+def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen: set[str]) -> PlannedDocument:
     stored = store.document(source.doc_id)
     old = tuple((chunk.title, chunk.text) for chunk in store.chunks(source.doc_id)) if stored else ()
     known = set(old)
@@ -146,8 +140,6 @@ def _removed(
     """Stored documents whose file lies under one of the paths and was read, or is gone."""
     roots = [path_text(Path(os.path.abspath(Path(path).expanduser()))) for path in paths]
     for stored in store.documents():
-        below = any(
-            stored.source == root or stored.source.startswith(root.rstrip("/") + "/") for root in roots
-        )
+        below = any(stored.source == root or stored.source.startswith(root.rstrip("/") + "/") for root in roots)
         if below and stored.doc_id not in read and stored.source not in failed:
             yield stored

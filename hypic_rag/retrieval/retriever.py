@@ -16,9 +16,7 @@ class StoreRetriever(BaseRetriever):
     Sees what other processes ingest from one question to the next. An empty store gives no nodes.
     """
 
-    def __init__(
-        self, store: Store, similarity_top_k: int = 5, callback_manager: CallbackManager | None = None
-    ):
+    def __init__(self, store: Store, similarity_top_k: int = 5, callback_manager: CallbackManager | None = None):
         if similarity_top_k < 1:
             raise BadInput(f"top-k is {similarity_top_k}; give 1 or more")
         super().__init__(callback_manager=callback_manager)

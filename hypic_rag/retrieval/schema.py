@@ -60,9 +60,7 @@ def check(connection: sqlite3.Connection, store_id: str) -> None:
             f"store.json to store {store_id} (version {VERSION}): one of them was copied from elsewhere. "
             f"Put the two files of one store together, or move the folder away and ingest again."
         )
-    orphans = connection.execute(
-        "SELECT count(*) FROM chunks WHERE doc_id NOT IN (SELECT doc_id FROM documents)"
-    )
+    orphans = connection.execute("SELECT count(*) FROM chunks WHERE doc_id NOT IN (SELECT doc_id FROM documents)")
     if n := orphans.fetchone()[0]:
         raise StoreDamaged(
             f"store.sqlite has {n} chunks without their document: something else has written to it. "
@@ -82,9 +80,7 @@ def n_documents(database: Path) -> int:
     except sqlite3.OperationalError:  # no such table: nothing was ever stored
         return 0
     except sqlite3.DatabaseError as error:
-        raise StoreDamaged(
-            f"{database} cannot be read: {error}. Move its folder away and ingest again."
-        ) from error
+        raise StoreDamaged(f"{database} cannot be read: {error}. Move its folder away and ingest again.") from error
     finally:
         connection.close()
 

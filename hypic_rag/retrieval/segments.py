@@ -39,9 +39,7 @@ def caching(policy: "Policy") -> "Policy":
     return replace(policy, mode="hypic")
 
 
-def cold_segments(
-    engine: "SegmentEngine", chunks: Iterable[tuple[str, str]], seen: set[str]
-) -> list[ColdSegment]:
+def cold_segments(engine: "SegmentEngine", chunks: Iterable[tuple[str, str]], seen: set[str]) -> list[ColdSegment]:
     """The segments of these (title, text) that have to be prefilled, each once.
 
     ``seen``: digests that were looked at before; those of ``chunks`` are added.
@@ -84,9 +82,7 @@ class PackedPrefill:
         for pack in packs(segments):
             fitting = self._fitting(pack)
             if fitting:
-                report = self.engine.prefill(
-                    [segment.ids for segment in fitting], policy=caching(self.engine.policy)
-                )
+                report = self.engine.prefill([segment.ids for segment in fitting], policy=caching(self.engine.policy))
                 # What the cache could not keep (a full or a read-only disk) is as cold as what was not made.
                 lost = sum(self.engine.cache.contains(segment.key) is None for segment in fitting)
                 self.n_prefilled += report.n_prefilled - lost

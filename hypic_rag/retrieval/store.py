@@ -129,9 +129,7 @@ class Store:
                     )
                     cls._create(folder, engine, embedder, *sizes)
         except OSError as error:
-            raise BadInput(
-                f"no store can be made in {folder}: {error}. Choose a folder you can write to."
-            ) from error
+            raise BadInput(f"no store can be made in {folder}: {error}. Choose a folder you can write to.") from error
         store = cls.open(folder, embedder=embedder)
         try:
             store.check_engine(engine)
@@ -151,9 +149,7 @@ class Store:
         manifest, database = Manifest.read(folder), folder / SQLITE
         if manifest is None:
             if schema.n_documents(database):
-                raise StoreDamaged(
-                    f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}"
-                )
+                raise StoreDamaged(f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}")
             raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH…")
         if not database.is_file():
             raise StoreDamaged(f"{folder} has {FILE} but no {SQLITE}. {how_to_rebuild(folder)}")
@@ -283,8 +279,7 @@ class Store:
             db.executemany("DELETE FROM chunks WHERE id = ?", [(chunk.id,) for chunk in removed])
             db.executemany("UPDATE chunks SET ordinal = ? WHERE id = ?", kept)
             db.executemany(
-                "INSERT INTO chunks (doc_id, ordinal, title, text, rendering, embedding) VALUES (?, ?, ?, "
-                "?, ?, ?)",
+                "INSERT INTO chunks (doc_id, ordinal, title, text, rendering, embedding) VALUES (?, ?, ?, ?, ?, ?)",
                 [
                     (
                         document.doc_id,
@@ -309,9 +304,7 @@ class Store:
     def forget_gone(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Strikes these off ``gone``, and with them all that are in use again."""
         with self._database.writing() as db:
-            db.executemany(
-                "DELETE FROM gone WHERE rendering = ?", [(schema.rendering(*pair),) for pair in pairs]
-            )
+            db.executemany("DELETE FROM gone WHERE rendering = ?", [(schema.rendering(*pair),) for pair in pairs])
             db.execute("DELETE FROM gone WHERE rendering IN (SELECT rendering FROM chunks)")
 
     def _refresh(self) -> None:
@@ -345,9 +338,7 @@ class Store:
         check_sizes(chunk_tokens, chunk_overlap)
         database = folder / SQLITE
         if schema.n_documents(database):
-            raise StoreDamaged(
-                f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}"
-            )
+            raise StoreDamaged(f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}")
         manifest = Manifest(
             store_id=uuid.uuid4().hex,
             model=_opens_again(engine),

@@ -54,8 +54,7 @@ class HypicSynthesizer(BaseSynthesizer):
     ):
         if not isinstance(llm, HypicLLM):
             raise BadInput(
-                f"HypicSynthesizer needs a HypicLLM, but got a {type(llm).__name__}: "
-                f"write HypicSynthesizer(HypicLLM())"
+                f"HypicSynthesizer needs a HypicLLM, but got a {type(llm).__name__}: write HypicSynthesizer(HypicLLM())"
             )
         window, n_answer = llm.metadata.context_window, llm.max_new_tokens
 
@@ -103,9 +102,7 @@ class HypicSynthesizer(BaseSynthesizer):
         dispatcher.event(SynthesizeEndEvent(query=query, response=response))
         return response
 
-    def get_response(
-        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
-    ) -> RESPONSE_TEXT_TYPE:
+    def get_response(self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any) -> RESPONSE_TEXT_TYPE:
         """The answer from texts without titles, each a segment; a string, or a generator where streaming."""
         return self._respond(self._answer(query_str, _untitled(text_chunks)), response_kwargs)
 
@@ -208,8 +205,7 @@ class _Answer:
         raw = cast(dict[str, Any], response.raw)
         report = raw["report"]
         segments = [
-            {"node_id": one.node.node_id, **use}
-            for one, use in zip(self.nodes, report["segments"], strict=True)
+            {"node_id": one.node.node_id, **use} for one, use in zip(self.nodes, report["segments"], strict=True)
         ]
         self.about.update(segments=segments, report=report, finish_reason=raw["finish_reason"])
         n_live = sum(use["tier"] == "live" for use in segments)

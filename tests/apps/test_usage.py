@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 COMMANDS = {
-    "ingest": {"--prefill", "--yes", "--json", "--chunk-tokens", "--disk-budget", "--host-memory", "--embedder"},
-    "ask": {"--mode", "--top-k", "--stream", "--json", "--compare", "--seam-tokens", "--compose", "--temperature"},
+    "ingest": {"--prefill", "--yes", "--json", "--chunk-tokens", "--disk-budget", "--host-memory"},
+    "ask": {"--mode", "--top-k", "--stream", "--json", "--compare", "--seam-tokens", "--compose"},
     "chat": {"--mode", "--top-k", "--max-new-tokens", "--top-p", "--seed"},
     "info": {"--json", "--store", "--device", "--dtype"},
     "demo": {"--json", "--top-k", "--model"},
@@ -86,6 +86,7 @@ def test_a_wrong_settings_file_is_bad_usage(home: Path) -> None:
 
 FAILS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "no store": (lambda home: ["ask", "who?"], "make one with hypic-rag ingest"),
+    "no such path": (lambda home: ["ingest", str(home / "nothing")], "there is no file or folder"),
     "chat without a store": (lambda home: ["chat"], "make one with hypic-rag ingest"),
 }
 

@@ -41,8 +41,7 @@ def same_bits(left: Entry, right: Entry) -> bool:
         and all(
             a.tensors.keys() == b.tensors.keys()
             and all(
-                a.tensors[name].dtype == b.tensors[name].dtype
-                and torch.equal(a.tensors[name], b.tensors[name])
+                a.tensors[name].dtype == b.tensors[name].dtype and torch.equal(a.tensors[name], b.tensors[name])
                 for name in a.tensors
             )
             for a, b in zip(left.layers, right.layers, strict=True)

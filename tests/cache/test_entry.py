@@ -45,9 +45,7 @@ def test_what_comes_back_does_not_share_memory_with_what_was_given():
 
 
 def test_an_entry_of_another_length_than_its_key_is_told():
-    with pytest.raises(
-        ValueError, match="has 11 tokens with a seam of 4, but its key has 12 with a seam of 4"
-    ):
+    with pytest.raises(ValueError, match="has 11 tokens with a seam of 4, but its key has 12 with a seam of 4"):
         pack(Entry(11, SEAM, ()), sample_key())
 
 

@@ -35,13 +35,9 @@ def test_the_table_has_every_field():
 
 def test_fields_do_not_run_into_each_other():
     left = sample_key(token_ids=(1, 2), isolation_prefix=(3,), model="ab", tokenizer="c")
-    assert (
-        left.digest != sample_key(token_ids=(1,), isolation_prefix=(2, 3), model="ab", tokenizer="c").digest
-    )
+    assert left.digest != sample_key(token_ids=(1,), isolation_prefix=(2, 3), model="ab", tokenizer="c").digest
     assert left.digest != sample_key(token_ids=(12,), isolation_prefix=(3,), model="ab", tokenizer="c").digest
-    assert (
-        left.digest != sample_key(token_ids=(1, 2), isolation_prefix=(3,), model="a", tokenizer="bc").digest
-    )
+    assert left.digest != sample_key(token_ids=(1, 2), isolation_prefix=(3,), model="a", tokenizer="bc").digest
 
 
 def test_the_digest_is_the_one_that_stored_files_are_named_by():

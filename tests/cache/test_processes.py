@@ -28,10 +28,7 @@ def test_four_processes_may_open_and_write_a_new_folder_at_once(tmp_path, proces
     for attempt in range(2):
         folder = tmp_path / str(attempt)
         barrier, results = processes.Barrier(4), processes.Queue()
-        workers = [
-            processes.Process(target=open_and_write, args=(folder, rank, barrier, results))
-            for rank in range(4)
-        ]
+        workers = [processes.Process(target=open_and_write, args=(folder, rank, barrier, results)) for rank in range(4)]
         for worker in workers:
             worker.start()
         assert sorted(results.get(timeout=60) for _ in workers) == [(rank, "done") for rank in range(4)]

@@ -15,7 +15,6 @@ from hypic_rag import Sampling, SegmentEngine
 from hypic_rag.engine.fingerprint import WEIGHTS, fingerprint
 from hypic_rag.errors import BadInput, ModelNotReady, UnsupportedModel
 
-
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -81,11 +81,7 @@ def test_first_token_kl(full: list[float], mode: list[float], wanted: float) -> 
 def test_kl_is_computed_in_float64() -> None:
     random = np.random.default_rng(0)
     full = random.normal(size=50_000).astype(np.float32)
-    assert (
-        0
-        <= first_token_kl(full, full + np.float32(1e-3) * random.normal(size=50_000).astype(np.float32))
-        < 1e-5
-    )
+    assert 0 <= first_token_kl(full, full + np.float32(1e-3) * random.normal(size=50_000).astype(np.float32)) < 1e-5
 
 
 def test_kl_refuses_different_vocabularies() -> None:

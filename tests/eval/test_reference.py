@@ -15,6 +15,7 @@ from hypic_eval.rows import RowFile
 from hypic_rag.errors import BadInput
 
 
+@pytest.mark.timeout(900)  # a minute of work for a core, much longer on a busy machine
 def test_the_default_model_agrees_with_the_reference(
     default_model_folder: Path,
     few: Path,
@@ -30,13 +31,14 @@ def test_the_default_model_agrees_with_the_reference(
         return int(ended.value.code or 0)
 
     out, rows = tmp_path / "reference.json", tmp_path / "rows.jsonl"
-    code = run("reference", str(few), str(reference_few), "--out", str(out), "--rows", str(rows))
+    files = [str(few), str(reference_few)]
+    code = run("reference", *files, "--limit", "2", "--out", str(out), "--rows", str(rows))
     table = capsys.readouterr().out
     assert code == 0, table
     results = Results.load(out)
     assert results.details == []
     assert {row.value for row in results.rows if row.metric == "same first token"} == {100.0}
-    # fp32 noise here is 1e-4 at most; counting the seam twice moves the KL of these questions by 0.1.
+    # Rounding moves these by 1e-4 at most, taking last_state for exact by 0.05 and more.
     apart = [row.value for row in results.rows if row.metric in ("largest KL apart", "largest NLL apart")]
     assert len(apart) == 8 and max(apart) < 2e-3
 
@@ -44,18 +46,17 @@ def test_the_default_model_agrees_with_the_reference(
     modes = "full,hypic:w=8,last_state,add"
     before = rows.read_text()
     quality = tmp_path / "quality.json"
-    assert run("quality", str(few), "--modes", modes, "--out", str(quality), "--rows", str(rows)) == 0
+    given = ["--modes", modes, "--limit", "2", "--out", str(quality), "--rows", str(rows)]
+    assert run("quality", str(few), *given) == 0
     assert rows.read_text() == before
     shown = {(row.mode, row.metric): row for row in Results.load(quality).rows}
     theirs = [json.loads(line) for line in reference_few.read_text().splitlines()]
     for mode in ("full", "hypic:w=8", "last_state:w=8", "add:w=8"):
-        f1 = [row["f1"] for row in theirs if row["mode"] == mode.partition(":")[0]]
+        f1 = [row["f1"] for row in theirs if row["mode"] == mode.partition(":")[0]][:2]
         assert shown[mode, "F1"].value == pytest.approx(100 * sum(f1) / len(f1), abs=1e-2)
 
 
-def test_disagreement_is_a_missed_goal(
-    make_engine: Callable[..., Any], few: Path, reference_few: Path
-) -> None:
+def test_disagreement_is_a_missed_goal(make_engine: Callable[..., Any], few: Path, reference_few: Path) -> None:
     results = run_reference(make_engine(), few, reference_few, RowFile(None), limit=2)
     missed = {(row.mode, row.metric) for row in results.missed_goals}
     assert ("full", "same answer") in missed and ("hypic:w=8", "mean KL apart") in missed

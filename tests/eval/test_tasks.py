@@ -91,7 +91,7 @@ def test_bad_rows_are_told(tmp_path: Path, rows: list[dict[str, Any]], told: str
 @pytest.mark.parametrize("content", [b"not json\n", b"[1]\n", b"\xff\xfe\x00"])
 def test_files_of_another_kind_are_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "rows.jsonl").write_bytes(content)
-    with pytest.raises(BadInput, match="rows.jsonl"):
+    with pytest.raises(BadInput, match=r"rows\.jsonl"):
         read_questions(tmp_path / "rows.jsonl")
 
 

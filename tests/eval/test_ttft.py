@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypic_eval.task import read_questions
+from hypic_eval.task import Question, read_questions
 from hypic_eval.ttft import WAYS, WrongPath, one_round, run_ttft
 from hypic_eval.workloads import documents_live, long_segments, ten_documents
 
@@ -23,9 +23,7 @@ def prompt(form: PromptFormat, few: Path) -> Prompt:
     return ten_documents(form, read_questions(few)[1], 1).prompts[0]
 
 
-def test_each_way_computes_what_it_says(
-    make_engine: Make, form: PromptFormat, few: Path, tmp_path: Path
-) -> None:
+def test_each_way_computes_what_it_says(make_engine: Make, form: PromptFormat, few: Path, tmp_path: Path) -> None:
     asked = prompt(form, few)
     n_documents, n_live = sum(map(len, asked.documents)), len(asked.parts[-1].ids)
     sample = one_round(make_engine(tmp_path), plain, asked)
@@ -61,11 +59,9 @@ def test_ratios_and_goals(make_engine: Make, form: PromptFormat, few: Path, tmp_
 
 
 def test_segments_have_exactly_512_tokens(form: PromptFormat, few: Path) -> None:
-    _, questions = read_questions(few)
-    with pytest.raises(BadInput, match="fewer than 4096 tokens"):
-        long_segments(form, questions)
-    [asked] = long_segments(form, [*questions, *questions]).prompts
+    [asked] = long_segments(form, read_questions(few)[1]).prompts
     assert [len(ids) for ids in asked.documents] == [512] * 8
+    assert len(set(asked.documents)) == 8
     assert asked.parts[0].ids == form.leading()
 
 
@@ -76,6 +72,12 @@ def test_the_same_tokens_with_documents_live(form: PromptFormat, few: Path) -> N
     assert live.token_ids == asked.token_ids
 
 
-def test_questions_without_ten_documents_are_told(form: PromptFormat) -> None:
+def test_too_few_documents_are_told(form: PromptFormat) -> None:
+    short = Question("1", "Where?", (("T", " a" * 507),), ("Here",))
+    assert len(form.document(" a" * 507, "T")) == 512
     with pytest.raises(BadInput, match="--data"):
-        ten_documents(form, [], 1)
+        ten_documents(form, [short], 1)
+    with pytest.raises(BadInput, match="--data"):
+        long_segments(form, [short])
+    with pytest.raises(BadInput, match="--data"):
+        long_segments(form, [Question("1", "Where?", (), ("Here",))])

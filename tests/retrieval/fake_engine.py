@@ -101,9 +101,7 @@ class FakeEngine:
                 finished = True
                 computed = prompt.n_tokens - sum(use.n_tokens for use in uses if use.tier == "host")
                 report = Report(policy, prompt.n_tokens, computed, 0, uses, 0.0, 1.0, 2.0, 3.0)
-                yield StreamEvent(
-                    delta, Generation(" ".join(words), tuple(range(len(words))), "stop", report)
-                )
+                yield StreamEvent(delta, Generation(" ".join(words), tuple(range(len(words))), "stop", report))
         finally:
             self.n_cancelled += not finished
 

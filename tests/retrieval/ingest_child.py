@@ -124,8 +124,6 @@ def race(place, n):
 
 if __name__ == "__main__":
     work = Path(sys.argv[1])
-    split_document(
-        "", text("apple", 1), FakeEngine().format, 64
-    )  # loads once what the children would each load
+    split_document("", text("apple", 1), FakeEngine().format, 64)  # loads once what the children would each load
     statuses = {name: kill(work / name, name, point) for name, point in {**CREATION, **POINTS}.items()}
     print(json.dumps({**statuses, "race": race(work / "race", 4)}))

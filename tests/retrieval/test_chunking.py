@@ -37,10 +37,7 @@ WORDS = [
 
 def prose(n_words):
     rng = random.Random(0)
-    return (
-        ". ".join(" ".join(rng.choice(WORDS) for _ in range(12)).capitalize() for _ in range(n_words // 12))
-        + "."
-    )
+    return ". ".join(" ".join(rng.choice(WORDS) for _ in range(12)).capitalize() for _ in range(n_words // 12)) + "."
 
 
 TEXTS = {

@@ -28,9 +28,7 @@ def test_vectors_have_length_one_and_mean_something(default):
 
 
 def test_the_end_of_a_long_text_counts(default):
-    filler = (
-        "The weather was mild and nothing happened that day. " * 40
-    )  # beyond the 256 tokens the model reads
+    filler = "The weather was mild and nothing happened that day. " * 40  # beyond the 256 tokens the model reads
     plain, long = default.embed([filler, filler + "Submarine volcanoes erupt below the Pacific. " * 20])
     query = default.embed_query("underwater volcanic eruptions")
     assert query @ long > query @ plain + 0.1
@@ -59,9 +57,7 @@ def test_the_default_has_one_name(name):
 
 
 def test_an_unknown_name_says_what_can_be_given(monkeypatch):
-    monkeypatch.setattr(
-        "huggingface_hub.snapshot_download", lambda *a, **k: (_ for _ in ()).throw(OSError("offline"))
-    )
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *a, **k: (_ for _ in ()).throw(OSError("offline")))
     with pytest.raises(BadInput, match="neither a folder here nor a model"):
         _ = Embedder("nobody/nothing").folder
 

@@ -40,9 +40,7 @@ def test_the_answer_comes_from_the_cache_and_is_right(made):
     llm = HypicLLM(engine=engine, max_new_tokens=12)
     response = HypicQueryEngine.from_store(store_folder, llm, similarity_top_k=2).query(QUESTION)
     assert "Ole Bakken" in str(response)
-    assert (
-        response.source_nodes[0].node.metadata["title"] == "Vardal" and response.source_nodes[0].score > 0.5
-    )
+    assert response.source_nodes[0].node.metadata["title"] == "Vardal" and response.source_nodes[0].score > 0.5
     about = response.metadata["hypic"]["report"]
     assert about["n_from_cache"] == about["n_segments"] == 2
     seams_and_question = 2 * 8 + len(engine.format.question(QUESTION))

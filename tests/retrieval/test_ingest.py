@@ -11,12 +11,8 @@ from hypic_rag.retrieval.ingest import plan_ingest, run_ingest
 from hypic_rag.retrieval.segments import FILE_OVERHEAD
 from hypic_rag.retrieval.store import Store
 
-HARBOUR = " ".join(
-    f"Pier {i} of the harbour of Vardal was built of grey stone in {1870 + i}." for i in range(1, 7)
-)
-BREAD = " ".join(
-    f"Bread {i} is baked from flour, water and {i} grams of salt in an oven." for i in range(1, 7)
-)
+HARBOUR = " ".join(f"Pier {i} of the harbour of Vardal was built of grey stone in {1870 + i}." for i in range(1, 7))
+BREAD = " ".join(f"Bread {i} is baked from flour, water and {i} grams of salt in an oven." for i in range(1, 7))
 
 
 @pytest.fixture
@@ -59,9 +55,7 @@ def test_the_plan_says_what_will_happen_and_the_report_that_it_did(store, engine
         0,
     )
     assert all(engine.cache.contains(engine.segment_key(ids)) for ids in segments)
-    assert (
-        engine.cache.stats().tiers["disk"].nbytes <= plan.forecast_bytes + FILE_OVERHEAD
-    )  # the system text's
+    assert engine.cache.stats().tiers["disk"].nbytes <= plan.forecast_bytes + FILE_OVERHEAD  # the system text's
     assert engine.cache.contains(engine.segment_key(engine.format.leading(), "leading"))
 
 
@@ -111,14 +105,11 @@ def test_segments_of_removed_text_leave_the_cache_unless_another_chunk_has_them(
 
     _, report = ingest(store, engine, docs)
 
-    assert report.n_removed == 2 and [d.doc_id for d in store.documents()] == [
-        str(docs / "copy" / "bread.md")
-    ]
+    assert report.n_removed == 2 and [d.doc_id for d in store.documents()] == [str(docs / "copy" / "bread.md")]
     assert all(engine.cache.contains(key) is None for key in keys[str(docs / "harbour.txt")])
     assert all(engine.cache.contains(key) for key in keys[str(docs / "bread.md")])
     assert store.search(store.embedder.embed_query("harbour stone"), 99) and all(
-        "harbour" not in one.chunk.text
-        for one in store.search(store.embedder.embed_query("harbour stone"), 99)
+        "harbour" not in one.chunk.text for one in store.search(store.embedder.embed_query("harbour stone"), 99)
     )
 
 
@@ -130,8 +121,7 @@ def test_a_renamed_file_is_not_prefilled_again(store, engine, docs):
     assert (report.n_new, report.n_removed) == (1, 1)
     assert documents_prefilled(engine) == [] and plan.n_segments == 0
     assert all(
-        engine.cache.contains(engine.segment_key(engine.format.document(c.text, c.title)))
-        for c in store.chunks()
+        engine.cache.contains(engine.segment_key(engine.format.document(c.text, c.title))) for c in store.chunks()
     )
 
 
@@ -201,9 +191,7 @@ def test_prefill_stops_where_the_disk_budget_is_full(folder, embedder, docs):
             assert 0 < report.n_prefilled < plan.n_segments == report.n_prefilled + report.n_cold
             # What was made is still there, nothing was made twice, and everything can be found.
             on_disk = cache.stats().tiers["disk"]
-            assert (
-                on_disk.n_entries == report.n_prefilled == len(engine.prefilled) and on_disk.nbytes <= budget
-            )
+            assert on_disk.n_entries == report.n_prefilled == len(engine.prefilled) and on_disk.nbytes <= budget
             assert store.counts() == (12, plan.n_chunks)
             # Again: forecasts are generous, so some more may fit, but nothing is evicted for it.
             made = set(engine.prefilled)

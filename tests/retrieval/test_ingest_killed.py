@@ -53,8 +53,7 @@ def contents(place):
     """{file: its text, from its chunks in their order} and the digests of all cached segments."""
     with Store.open(place / "store", embedder=FakeEmbedder()) as store:
         texts = {
-            Path(d.doc_id).stem: " ".join(chunk.text for chunk in store.chunks(d.doc_id))
-            for d in store.documents()
+            Path(d.doc_id).stem: " ".join(chunk.text for chunk in store.chunks(d.doc_id)) for d in store.documents()
         }
     return texts, {file.stem for file in (place / "store" / "segments").rglob("*.safetensors")}
 

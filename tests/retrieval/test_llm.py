@@ -183,11 +183,7 @@ BAD_CALLS = {
     "no messages": (lambda llm: llm.chat([]), BadInput, "empty"),
     "a picture": (
         lambda llm: llm.chat(
-            [
-                ChatMessage(
-                    role=MessageRole.USER, blocks=[TextBlock(text="See"), ImageBlock(url="http://x/y.png")]
-                )
-            ]
+            [ChatMessage(role=MessageRole.USER, blocks=[TextBlock(text="See"), ImageBlock(url="http://x/y.png")])]
         ),
         BadInput,
         "ImageBlock, but fake/model reads text",

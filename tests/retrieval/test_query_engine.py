@@ -43,8 +43,7 @@ def full_store(store, engine, tmp_path):
 @pytest.fixture
 def index():
     nodes = [
-        TextNode(id_=name, text=text, metadata={"title": name, "read_at": "today"})
-        for name, text in TEXTS.items()
+        TextNode(id_=name, text=text, metadata={"title": name, "read_at": "today"}) for name, text in TEXTS.items()
     ]
     return VectorStoreIndex(nodes, embed_model=MockEmbedding(embed_dim=8))
 
@@ -77,9 +76,7 @@ async def ask_async(engine, question=QUESTION):
 
 def ask(engine, question=QUESTION):
     response = engine.query(question)
-    return response, "".join(response.response_gen) if isinstance(response, StreamingResponse) else str(
-        response
-    )
+    return response, "".join(response.response_gen) if isinstance(response, StreamingResponse) else str(response)
 
 
 WAYS = {  # streaming, how to ask, type of the response
@@ -95,29 +92,21 @@ way = pytest.mark.parametrize("streaming, how, kind", WAYS.values(), ids=WAYS)
 def test_a_store_answers_from_its_cached_segments(
     full_store, folder, llm, embedder, no_default_llm, streaming, how, kind
 ):
-    engine = HypicQueryEngine.from_store(
-        folder, llm, similarity_top_k=2, streaming=streaming, embedder=embedder
-    )
+    engine = HypicQueryEngine.from_store(folder, llm, similarity_top_k=2, streaming=streaming, embedder=embedder)
     response, text = how(engine)
     assert type(response) is kind
     assert text == f"ANSWER 2 documents: {QUESTION}"
     assert response.source_nodes[0].node.metadata["title"] == "harbour"
     about = response.metadata["hypic"]
     assert [use["tier"] for use in about["segments"]] == ["host", "host"]
-    assert [use["node_id"] for use in about["segments"]] == [
-        one.node.node_id for one in response.source_nodes
-    ]
-    assert (
-        about["dropped"] == [] and about["report"]["n_from_cache"] == 2 and about["finish_reason"] == "stop"
-    )
+    assert [use["node_id"] for use in about["segments"]] == [one.node.node_id for one in response.source_nodes]
+    assert about["dropped"] == [] and about["report"]["n_from_cache"] == 2 and about["finish_reason"] == "stop"
     assert llm.engine.prefilled == []
     assert response.metadata[response.source_nodes[0].node.node_id]["title"] == "harbour"
 
 
 @way
-def test_an_index_answers_and_finds_its_segments_the_second_time(
-    index, llm, no_default_llm, streaming, how, kind
-):
+def test_an_index_answers_and_finds_its_segments_the_second_time(index, llm, no_default_llm, streaming, how, kind):
     engine = HypicQueryEngine.from_index(index, llm, streaming=streaming)
     response, text = how(engine)
     assert type(response) is kind and text == f"ANSWER 3 documents: {QUESTION}"
@@ -153,9 +142,7 @@ def test_an_empty_store_says_that_nothing_was_retrieved(store, folder, llm, embe
 
 
 @way
-def test_low_ranked_chunks_that_do_not_fit_are_dropped_and_told(
-    full_store, folder, embedder, streaming, how, kind
-):
+def test_low_ranked_chunks_that_do_not_fit_are_dropped_and_told(full_store, folder, embedder, streaming, how, kind):
     engine = FakeEngine(SegmentCache.open(Store.segments_folder(folder)), context_length=112)
     llm = HypicLLM(engine=engine, max_new_tokens=50)
     query_engine = HypicQueryEngine.from_store(folder, llm, 3, streaming, embedder=embedder)
@@ -223,9 +210,7 @@ def test_the_system_text_can_be_given(full_store, folder, llm, embedder):
     seen = []
     stream = llm.engine.stream
     llm.engine.stream = lambda prompt, *rest: seen.append(prompt) or stream(prompt, *rest)
-    HypicQueryEngine.from_store(folder, llm, embedder=embedder, system="Answer like a sailor.").query(
-        QUESTION
-    )
+    HypicQueryEngine.from_store(folder, llm, embedder=embedder, system="Answer like a sailor.").query(QUESTION)
     assert seen[0].parts[0].ids == llm.engine.format.leading("Answer like a sailor.")
 
 
@@ -251,8 +236,7 @@ def test_nodes_of_a_store_know_where_they_are_from(full_store, tmp_path):
     assert one.node.metadata["path"] == str(tmp_path / "harbour.txt") and one.node.metadata["ordinal"] == 0
     assert one.score == pytest.approx(
         float(
-            full_store.embedder.embed_query(QUESTION)
-            @ full_store.embedder.embed([f"harbour\n{TEXTS['harbour']}"])[0]
+            full_store.embedder.embed_query(QUESTION) @ full_store.embedder.embed([f"harbour\n{TEXTS['harbour']}"])[0]
         )
     )
 
@@ -302,9 +286,7 @@ def test_an_llm_with_another_cache_answers_with_a_warning(full_store, folder, em
 
 def test_another_model_or_embedder_than_the_stores_is_refused(full_store, folder, embedder):
     with pytest.raises(StoreMismatch, match="--model fake/model"):
-        HypicQueryEngine.from_store(
-            folder, HypicLLM(engine=FakeEngine(fingerprint="e" * 64)), embedder=embedder
-        )
+        HypicQueryEngine.from_store(folder, HypicLLM(engine=FakeEngine(fingerprint="e" * 64)), embedder=embedder)
     with pytest.raises(StoreMismatch, match="--embedder fake-embedder"):
         HypicQueryEngine.from_store(folder, HypicLLM(engine=FakeEngine()), embedder=FakeEmbedder("other"))
 

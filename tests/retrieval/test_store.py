@@ -19,10 +19,7 @@ def put(store, doc_id, *texts, title="T", metadata=None):
 
 
 def ask(store, question, k=5):
-    return [
-        (found.chunk.doc_id, found.chunk.text)
-        for found in store.search(store.embedder.embed_query(question), k)
-    ]
+    return [(found.chunk.doc_id, found.chunk.text) for found in store.search(store.embedder.embed_query(question), k)]
 
 
 def test_the_nearest_chunks_come_first_with_their_cosines(store):
@@ -218,6 +215,4 @@ def test_vectors_come_back_bit_for_bit(store):
     put(store, "a", "ships in the harbour")
     with store._database.reading() as db:
         blob = db.execute("SELECT embedding FROM chunks").fetchone()[0]
-    np.testing.assert_array_equal(
-        np.frombuffer(blob, "<f4"), store.embedder.embed(["ships in the harbour"])[0]
-    )
+    np.testing.assert_array_equal(np.frombuffer(blob, "<f4"), store.embedder.embed(["ships in the harbour"])[0])

@@ -56,9 +56,7 @@ def test_the_copy_on_a_gpu_is_searched_by_position(monkeypatch):
 
     monkeypatch.setattr(faiss, "StandardGpuResources", lambda: None, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
-    monkeypatch.setattr(
-        faiss, "index_cpu_to_gpu", lambda _, device, flat: faiss.clone_index(flat), raising=False
-    )
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda _, device, flat: faiss.clone_index(flat), raising=False)
     vectors = unit(6)
     index = VectorIndex(16)
     index.add([10, 20, 30, 40, 50, 60], vectors)

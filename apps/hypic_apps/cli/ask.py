@@ -23,9 +23,13 @@ def run(
     if compare and settings.mode == "full":
         raise BadParameter("--compare sets cached segments against full recompute: leave --mode full out")
 
-    from hypic_apps import report, session
+    from hypic_apps import session
 
     with session.open_conversation(settings) as conversation:
+        from hypic_apps import report
+
+        if compare:
+            conversation.warm_up()
         for text in conversation.ask(question):
             if stream:
                 print(text, end="", flush=True)

@@ -13,11 +13,13 @@ from hypic_rag.errors import HypicError
 @options.with_settings("mode", "top_k", *options.SAMPLING, "seam_tokens", "compose", *options.PLACE)
 def run(settings: Settings) -> None:
     """Talk with the store, a line a turn. /new starts anew, /quit (or end of input) ends."""
-    from hypic_apps import report, session
-    from hypic_apps.conversation import OutOfContext
+    from hypic_apps import session
 
     failed = False
     with session.open_conversation(settings) as conversation:
+        from hypic_apps import report
+        from hypic_apps.conversation import OutOfContext
+
         while (line := _next_line()) is not None:
             if line == "/new":
                 conversation.start_anew()

@@ -22,17 +22,21 @@ def run(
 
     Where a file cannot be read, the others are in all the same, and the exit code is 1.
     """
-    from hypic_apps import ingestion, session
-    from hypic_rag.retrieval import plan_ingest
+    from hypic_apps import session
+    from hypic_rag.retrieval.readers import read_path
 
+    read_path(paths)  # a path that is not there is told now, before a model is loaded and a store made
     with session.open_store(settings, create=True) as (engine, opened):
+        from hypic_apps import ingestion
+        from hypic_rag.retrieval import plan_ingest
+
         plan = plan_ingest(opened, engine, paths)
         session.say(ingestion.plan_text(plan, prefill))
         if prefill == "all" and not plan.fits and not yes and sys.stdin.isatty():
             confirm("Go on?", abort=True, err=True)
         report = ingestion.ingest(plan, prefill)
-    for failure in report.failures:
-        session.say(f"could not read {failure.path}: {failure.reason}")
+    if unread := ingestion.unread_text(report):
+        session.say(unread)
     if as_json:
         print(json.dumps(ingestion.fields(plan, report), ensure_ascii=False, indent=2))
     else:

@@ -28,15 +28,11 @@ def run(
         list[Path],
         Argument(exists=True, dir_okay=False, help="jsonl rows {id, question, docs, answers, dataset}."),
     ],
-    modes: Annotated[
-        str, Option("--modes", help="full; hypic, last_state, add with a seam, as in hypic:w=8.")
-    ] = MODES,
+    modes: Annotated[str, Option("--modes", help="full; hypic, last_state, add with a seam, as in hypic:w=8.")] = MODES,
     limit: Limit = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("results.json"),
     rows: Rows = None,
-    task: Annotated[
-        str | None, Option("--task", help="Instead of the task that the rows' dataset tells.")
-    ] = None,
+    task: Annotated[str | None, Option("--task", help="Instead of the task that the rows' dataset tells.")] = None,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,

@@ -21,9 +21,7 @@ from hypic_eval.commands.options import (
 
 def run(
     data: Annotated[Path, Argument(exists=True, dir_okay=False, help="The questions, jsonl.")],
-    reference: Annotated[
-        Path, Argument(exists=True, dir_okay=False, help="The reference's answers to them, jsonl.")
-    ],
+    reference: Annotated[Path, Argument(exists=True, dir_okay=False, help="The reference's answers to them, jsonl.")],
     limit: Limit = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("reference.json"),
     rows: Rows = None,

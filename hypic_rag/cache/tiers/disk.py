@@ -80,9 +80,7 @@ class DiskTier:
             unfinished = write_unfinished(self.folder, key.digest, data)
             try:
                 checksum = checksum_of(data)
-                return self._index.write(
-                    lambda db: self._commit(db, key, unfinished, len(data), checksum, keep)
-                )
+                return self._index.write(lambda db: self._commit(db, key, unfinished, len(data), checksum, keep))
             finally:
                 unfinished.unlink(missing_ok=True)
         except STORE_ERRORS as error:

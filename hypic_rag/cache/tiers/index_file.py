@@ -88,9 +88,7 @@ def open_read_only(path: Path, cause: Exception) -> sqlite3.Connection:
 def connect(path: Path | str, read_only: bool = False) -> sqlite3.Connection:
     """A connection to an index of the known version, made if the file is new. Raises sqlite3.Error,
     StoreMismatch."""
-    db = sqlite3.connect(
-        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only
-    )
+    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only)
     try:
         with closing(db.execute("PRAGMA user_version")) as answer:
             version = answer.fetchone()[0]

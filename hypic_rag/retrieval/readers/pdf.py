@@ -40,9 +40,7 @@ def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
         return
     text = "\n\n".join(page for page in pages if page)
     if not text:
-        yield ReadFailure(
-            name, f"holds no text on its {n_pages} pages (scanned images?). Run it through OCR first"
-        )
+        yield ReadFailure(name, f"holds no text on its {n_pages} pages (scanned images?). Run it through OCR first")
         return
     metadata = {"path": name, "format": "pdf", "n_pages": n_pages}
     yield SourceDocument(name, clean(title).strip() or path.stem, text, metadata)
