@@ -1,6 +1,8 @@
 """The documents name files that exist, and every export is documented."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,11 @@ def test_paths_in_documents_exist(document: Path) -> None:
 def test_every_export_is_documented_and_importable() -> None:
     for name in hypic_rag.__all__:
         assert (getattr(hypic_rag, name).__doc__ or "").strip(), name
+
+
+def test_the_page_of_results_is_made_from_the_saved_files() -> None:
+    """Regenerate: hypic-eval table docs/results/*.json > docs/results.md"""
+    files = sorted(map(str, (ROOT / "docs" / "results").glob("*.json")))
+    command = [sys.executable, "-m", "hypic_eval.cli", "table", *files]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
+    assert made.stdout == (ROOT / "docs" / "results.md").read_text("utf-8")

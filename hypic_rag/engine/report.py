@@ -88,7 +88,7 @@ class Score:
 
 @dataclass(frozen=True)
 class PrefillReport:
-    """n_tokens: computed. nbytes: of the entries made. not_stored: made, but no tier had room for them."""
+    """n_tokens: computed. nbytes: of the entries made."""
 
     n_segments: int
     n_hits: int

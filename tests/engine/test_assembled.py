@@ -180,3 +180,30 @@ def test_an_entry_that_does_not_fit_the_model_is_a_miss() -> None:
     again = engine.score(prompt, (5,))
     assert again.report.segments[0].miss_reason == "wrong_shape"
     assert torch.equal(again.first_logprobs, want.first_logprobs)
+
+
+DAMAGE = {
+    "a flipped bit": lambda data: (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 4]) + data[len(data) // 2 + 1 :]
+    ),
+    "a truncated file": lambda data: data[: len(data) // 3],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_changes_no_answer(tmp_path: Path, damage: Any) -> None:
+    """Found on load, prefilled again; in deterministic mode the answer has the same bits."""
+    from hypic_rag import SegmentCache
+
+    prompt = Prompt.build(tiny.ids(20, 1), [tiny.ids(n, n) for n in (150, 40)], tiny.ids(13, 2))
+    with SegmentCache.open(tmp_path, None, None) as cache:
+        want = tiny.engine("qwen3_5_text", cache=cache, deterministic=True).score(prompt, (5, 6, 7))
+    for file in tmp_path.glob("*/*.safetensors"):
+        file.write_bytes(damage(file.read_bytes()))
+    with SegmentCache.open(tmp_path, None, None) as cache:
+        engine = tiny.engine("qwen3_5_text", cache=cache, deterministic=True)
+        got, again = (engine.score(prompt, (5, 6, 7)) for _ in range(2))
+    assert {use.miss_reason for use in got.report.segments} <= {"damaged", "truncated"}
+    assert [use.tier for use in got.report.segments] == [None, None]
+    assert [use.tier for use in again.report.segments] == ["host", "host"]
+    assert torch.equal(got.first_logprobs, want.first_logprobs) and got.nll == want.nll

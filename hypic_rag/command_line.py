@@ -1,0 +1,56 @@
+"""What the two command lines share: help that opens with commands that run, and how errors end."""
+
+import os
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from hypic_rag.errors import HypicError
+
+
+def make_app(commands: Iterable[ModuleType], start: str, about: str, epilog: str) -> typer.Typer:
+    """One command a module, named after it, its function ``run``. ``start``: lines before everything else."""
+
+    class Commands(TyperGroup):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            formatter.write(start + "\n")
+            super().format_help(ctx, formatter)
+
+    app = typer.Typer(
+        cls=Commands,
+        help=about,
+        epilog=epilog,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for command in commands:
+        app.command(command.__name__.rsplit(".", 1)[-1])(command.run)
+    return app
+
+
+def run(app: typer.Typer, name: str) -> None:
+    """Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
+    try:
+        app(prog_name=name)
+    except HypicError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        _flush_stdout()
+
+
+def _flush_stdout() -> None:
+    """Where the reader has gone (``| head``), what is still buffered must not raise again as Python exits."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
