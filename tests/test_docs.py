@@ -19,7 +19,7 @@ def test_paths_in_documents_exist(document: Path) -> None:
     linked = re.findall(r"\]\((?!https?:)([\w./-]+)\)", document.read_text("utf-8"))
     missing = [path for path in named if not (ROOT / path).exists()]
     missing += [path for path in linked if not (document.parent / path).exists()]
-    assert named and not missing
+    assert not missing, missing
 
 
 def test_every_export_is_documented_and_importable() -> None:

@@ -131,7 +131,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) 
     n_heads, n, dim = q.shape
     groups = n_heads // k.shape[0]
     grouped = q.reshape(k.shape[0], groups * n, dim)  # heads that share keys become rows of one product
-    scores = (grouped @ k.transpose(-1, -2)).float() * scale
+    scores = (grouped * scale @ k.transpose(-1, -2)).float()
     if mask is not None:
         scores = scores.view(k.shape[0], groups, n, -1).masked_fill_(~mask, float("-inf")).view_as(scores)
     top = scores.amax(-1, keepdim=True)

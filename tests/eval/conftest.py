@@ -34,8 +34,8 @@ class FakeEngine:
         assert len(ids) > seam, "a segment that is all seam has no key"
         return SegmentKey(self.fingerprint, "tokenizer", tuple(ids), kind, seam, "float32", "rope")
 
-    def prefill(self, segments: Any, policy: Policy | None = None) -> PrefillReport:
-        uses = [self._fetch(self.segment_key(ids, policy=policy)) for ids in segments]
+    def prefill(self, segments: Any, kind: str = "document", policy: Policy | None = None) -> PrefillReport:
+        uses = [self._fetch(self.segment_key(ids, kind=kind, policy=policy)) for ids in segments]
         n_hits = sum(use.tier is not None for use in uses)
         n_tokens = sum(use.n_tokens for use in uses if use.tier is None)
         return PrefillReport(len(uses), n_hits, len(uses) - n_hits, n_tokens, 0, 0.01)

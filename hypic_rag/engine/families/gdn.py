@@ -77,10 +77,17 @@ def advance(chunks: Chunks, state: Tensor) -> tuple[Tensor, Tensor]:
     Columns beyond V are carried with no input (``u = 0``): started from the identity they become the transition.
     """
     n_values = chunks.u.shape[-1]
-    written = -(chunks.w @ state)
-    written[..., :n_values] += chunks.u
-    out = chunks.q @ state[..., :n_values] + chunks.scores @ written[..., :n_values]
-    return out, chunks.decay * state + chunks.k @ written
+    before, u, w, q, k, scores, decay = (
+        t.flatten(0, 1) for t in (state, chunks.u, chunks.w, chunks.q, chunks.k, chunks.scores, chunks.decay)
+    )
+    if before.shape[-1] == n_values:
+        written = torch.baddbmm(u, w, before, alpha=-1)
+    else:
+        written = torch.bmm(w, before).neg_()
+        written[..., :n_values] += u
+    out = torch.baddbmm(q @ before[..., :n_values], scores, written[..., :n_values])
+    after = torch.baddbmm(decay * before, k, written)
+    return out.view_as(chunks.u), after.view_as(state)
 
 
 def compose(R: Tensor, T: Tensor, S: Tensor) -> Tensor:
@@ -92,7 +99,8 @@ def compose(R: Tensor, T: Tensor, S: Tensor) -> Tensor:
 
     Source: HYPIC, arXiv 2607.01299, Eq. 6. Oracle: reference.run_tokens, within 1e-6.
     """
-    return T @ R + S
+    shape = R.shape
+    return torch.baddbmm(S.flatten(0, -3), T.flatten(0, -3), R.flatten(0, -3)).view(shape)
 
 
 def _gather(rows: Tensor, index: Tensor) -> Tensor:
