@@ -37,9 +37,6 @@ def make_app(commands: Iterable[ModuleType], start: str, about: str, epilog: str
 
 def run(app: typer.Typer, name: str) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
-    # Threads that spin while they wait cost little on an idle machine, and on a busy one most of the time: beside
-    # two busy processes on 2 cores a first token came after 2 s instead of 6 to 17. Read when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name=name)
     except HypicError as error:

@@ -97,7 +97,10 @@ def parse_bytes(text: str) -> int:
     if match is None or (match[3] and not match[2]):
         raise BadInput(f"{text!r} is not a size. Write it like 10GB, 512MiB or 4096 (bytes)")
     power = " kmgtp".index(match[2].lower() or " ")
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    n_bytes = float(match[1]) * (1024 if match[3] else 1000) ** power
+    if n_bytes >= 2**63:
+        raise BadInput(f"{text.strip()[:40]!r} is more than any disk holds. Write unlimited for no bound")
+    return int(n_bytes)
 
 
 def format_bytes(n_bytes: float) -> str:
@@ -191,7 +194,12 @@ def _size(raw: object) -> int | None:
 
 
 def _seed(raw: object) -> int | None:
-    return None if isinstance(raw, str) and raw.strip().lower() == "none" else _whole(0)(raw)
+    if isinstance(raw, str) and raw.strip().lower() == "none":
+        return None
+    seed = _whole(0)(raw)
+    if seed >= 2**63:
+        raise ValueError(f"needs a whole number below {2**63}, not {seed}")
+    return seed
 
 
 _PARSERS: dict[str, Callable[[object], Any]] = {

@@ -163,7 +163,11 @@ class PromptFormat:
         return len(self.encode(text))
 
     def encode(self, text: str) -> Ids:
-        """Token ids of plain text; control tokens in it are spelled out, never obeyed."""
+        """Token ids of plain text; control tokens in it are spelled out, never obeyed.
+
+        What is no character (a lone surrogate, from bytes that were not UTF-8) becomes U+FFFD.
+        """
+        text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
         ids: list[int] = []
         for piece in self._pieces(text):
             ids += self.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]

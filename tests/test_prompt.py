@@ -82,6 +82,10 @@ def test_control_tokens_that_are_not_special_stay_text_too(tokenizer: Any) -> No
     assert spaces in form.encode("a    b")
 
 
+def test_what_is_no_character_is_replaced(form: PromptFormat) -> None:
+    assert form.document("a\ud800b") == form.document("a\ufffd\ufffd\ufffdb")  # one a byte
+
+
 def test_a_segment_does_not_depend_on_its_neighbours(form: PromptFormat) -> None:
     alone = form.document("Text.", "Title")
     prompt = form.prompt("Who?", [("Other", "More text"), ("Title", "Text.")])

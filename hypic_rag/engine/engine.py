@@ -69,6 +69,7 @@ class SegmentEngine:
         self.cache = SegmentCache.open(None, None, None) if cache is None else cache
         self.context_length = int(model.config.max_position_embeddings)
         self.device = model.device
+        self._vocabulary = int(model.get_input_embeddings().num_embeddings)
         self._ends = load.end_tokens(model, tokenizer, self.format)
         dtype = str(model.dtype).removeprefix("torch.")
         template = SegmentKey(
@@ -306,6 +307,11 @@ class SegmentEngine:
             self.conversations.hold(request.policy, request.state)
 
     def _check_prompt(self, prompt: Prompt, policy: Policy) -> None:
+        if any(not 0 <= token < self._vocabulary for token in prompt.token_ids):
+            raise BadInput(
+                f"the prompt has token ids outside the model's vocabulary of {self._vocabulary}: "
+                "tokenize with the engine's own format"
+            )
         self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
         switch = self.layout.rotary.switch_at
         if policy.mode == "hypic" and switch is not None and prompt.n_tokens > switch:

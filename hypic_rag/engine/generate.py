@@ -12,7 +12,8 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator | None) 
     """logits: (vocabulary,). Greedy at temperature 0, else nucleus sampling (arXiv 1904.09751)."""
     if sampling.temperature == 0:
         return int(logits.argmax())
-    probabilities = (logits.float().cpu() / sampling.temperature).softmax(-1)
+    logits = logits.double().cpu()
+    probabilities = ((logits - logits.max()) / sampling.temperature).softmax(-1)  # a tiny temperature stays finite
     if sampling.top_p < 1:
         ordered, index = probabilities.sort(descending=True)
         beyond = ordered.cumsum(-1) - ordered >= sampling.top_p  # the first token always stays

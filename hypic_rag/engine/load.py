@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from hypic_rag import default_model
 from hypic_rag.config import home
@@ -36,6 +37,8 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
     device = _device(device)
     dtype = _dtype(dtype, device)
     name, source = _locate(model)
+    bar_is_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a library draws nothing on its caller's terminal
     try:
         config = AutoConfig.from_pretrained(source).get_text_config()
         architecture = (config.architectures or ["the model"])[0]
@@ -48,6 +51,9 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
         if type(error).__module__.startswith("safetensors"):
             raise ModelNotReady(f"the weights of {name} are damaged: {error}. {_remedy(source)}") from error
         raise
+    finally:
+        if bar_is_on:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     if isinstance(source, Path):
         weights, texts = fingerprint(source, WEIGHTS), fingerprint(source, TOKENIZER)
     else:

@@ -46,9 +46,11 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise BadInput(f"max_new_tokens is {self.max_new_tokens}; give 1 or more")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < float("inf"):  # NaN neither
             raise BadInput(f"temperature is {self.temperature}; give 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise BadInput(f"top_p is {self.top_p}; give more than 0 and at most 1")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise BadInput(f"the seed is {self.seed}; give a whole number from 0 to {2**63 - 1}")
         if any(not text for text in self.stop):
             raise BadInput("an empty stop string would end every answer at once: leave it out")

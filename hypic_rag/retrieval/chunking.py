@@ -59,8 +59,13 @@ def split_document(
     return [Chunk(title, piece, ordinal) for ordinal, piece in enumerate(filter(None, pieces))]
 
 
-def check_sizes(max_tokens: int, overlap_tokens: int) -> None:
-    """Raises BadInput where no chunk could be made."""
+def check_sizes(max_tokens: int, overlap_tokens: int, context_length: int | None = None) -> None:
+    """Raises BadInput where no chunk could be made, or where one would fill the model's context alone."""
+    if context_length is not None and max_tokens > context_length // 2:
+        raise BadInput(
+            f"chunks of {max_tokens} tokens leave too little of the model's context of {context_length} for a question "
+            f"and an answer: use --chunk-tokens {context_length // 2} or fewer (512 is usual)"
+        )
     if max_tokens < MIN_CHUNK_TOKENS:
         raise BadInput(f"chunks of {max_tokens} tokens are too small: use at least {MIN_CHUNK_TOKENS}")
     if not 0 <= overlap_tokens <= max_tokens // 2:

@@ -11,6 +11,7 @@ from hypic_rag.retrieval import schema
 from hypic_rag.retrieval.manifest import how_to_rebuild
 
 FILE = "store.sqlite"
+SIGNS_OF_DAMAGE = ("no such", "malformed", "Could not decode to UTF-8")  # in an OperationalError
 
 
 class Database:
@@ -69,8 +70,10 @@ def damage_reported(folder: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if "no such" in str(error) or "malformed" in str(error):
-            raise StoreDamaged(f"{folder / FILE} is incomplete: {error}. {how_to_rebuild(folder)}") from error
+        if any(sign in str(error) for sign in SIGNS_OF_DAMAGE):
+            raise StoreDamaged(
+                f"{folder / FILE} is incomplete or damaged: {error}. {how_to_rebuild(folder)}"
+            ) from error
         raise BadInput(
             f"{folder / FILE} cannot be used: {error}. Check the permissions of {folder}, the free space "
             f"there, and whether another program holds it, then try again."

@@ -18,6 +18,7 @@ Vectors = npt.NDArray[np.float32]
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 DEFAULT_ALIASES = ("default", DEFAULT_EMBEDDER, f"sentence-transformers/{DEFAULT_EMBEDDER}")
 BATCH = 64
+MARKS = ("modules.json", "config.json")  # one of them is in every sentence-transformers or transformers folder
 # What decides a vector; the rest of a model folder (readme, other formats) does not.
 FINGERPRINTED = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")
 
@@ -44,8 +45,13 @@ class Embedder:
         """Where the model's files lie. Raises ModelNotReady or BadInput when there are none."""
         if self.name == DEFAULT_EMBEDDER:
             return _packaged_folder()
-        if Path(self.name).is_dir():
-            return Path(self.name)
+        if (folder := Path(self.name)).is_dir():
+            if not any((folder / mark).is_file() for mark in MARKS):
+                raise ModelNotReady(
+                    f"{folder} is no embedder: it has neither {' nor '.join(MARKS)}. Give another one with "
+                    f"--embedder FOLDER (a sentence-transformers model), or leave it out for {DEFAULT_EMBEDDER}."
+                )
+            return folder
         return _hub_folder(self.name)
 
     @cached_property
@@ -53,6 +59,8 @@ class Embedder:
         """64 hex digits: sha256 over the names and contents of the files that decide a vector."""
         digest = hashlib.sha256()
         for file in sorted({file for pattern in FINGERPRINTED for file in self.folder.rglob(pattern)}):
+            if not file.is_file():  # a dangling link, a folder, a pipe
+                continue
             digest.update(f"{file.relative_to(self.folder).as_posix()}\n{file.stat().st_size}\n".encode())
             with file.open("rb") as opened:
                 digest.update(hashlib.file_digest(opened, "sha256").digest())

@@ -118,7 +118,7 @@ class HypicLLM(LLM):
         host_memory, disk_budget: bytes, None for no limit. kwargs: as in ``HypicLLM(...)``.
         Raises BadInput where there is no store, StoreMismatch where it was made with another model.
         """
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         manifest = Manifest.read(folder)
         if manifest is None:
             raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH…")

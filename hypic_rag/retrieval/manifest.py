@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from hypic_rag.errors import StoreDamaged, StoreMismatch
@@ -46,12 +46,16 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest | None":
         """None where there is no file. Raises StoreDamaged or StoreMismatch (written by another version)."""
         try:
-            fields = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            if fields.pop("format") != FORMAT:
+            values = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            if values.pop("format") != FORMAT:
                 raise ValueError(f"it does not say {FORMAT!r}")
-            version = fields.pop("version")
+            version = values.pop("version")
             if version == VERSION:
-                return cls(**fields)
+                manifest = cls(**values)
+                for field in fields(cls):
+                    if type(values[field.name]) is not field.type:  # a bool is no number here
+                        raise ValueError(f"{field.name} is {values[field.name]!r}")
+                return manifest
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:

@@ -95,7 +95,7 @@ def plan_ingest(store: Store, engine: "SegmentEngine", paths: Sequence[str | os.
         raise BadInput("no path was given: name files or folders, e.g. hypic-rag ingest docs/")
     read: dict[str, SourceDocument] = {}
     not_read: list[ReadFailure] = []
-    for item in read_path(paths):
+    for item in read_path([path for path in paths if not _emptied(store, path)]):
         if isinstance(item, ReadFailure):
             not_read.append(item)
         else:
@@ -129,6 +129,15 @@ def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen
         source.doc_id, source.metadata["path"], source.title, source.content_hash, source.metadata
     )
     return PlannedDocument(document, change, chunks, new_chunks, tuple(cold_segments(engine, chunks, seen)))
+
+
+def _emptied(store: Store, path: str | os.PathLike[str]) -> bool:
+    """Whether nothing can be read there any more of which the store has documents: they will be removed."""
+    try:
+        read_path([path])
+    except BadInput:
+        return any(True for _ in _removed(store, [path], (), ()))
+    return False
 
 
 def _removed(

@@ -7,6 +7,7 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
 from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.readers.document import clean
 from hypic_rag.retrieval.store import Found, Store
 
 
@@ -24,7 +25,7 @@ class StoreRetriever(BaseRetriever):
         self.similarity_top_k = similarity_top_k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        question = query_bundle.query_str.strip()
+        question = clean(query_bundle.query_str).strip()
         if not question:
             raise BadInput('the question is empty: ask something, e.g. hypic-rag ask "Who signed?"')
         if not self.store.counts()[1]:

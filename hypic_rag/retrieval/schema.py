@@ -1,10 +1,11 @@
 """The tables of store.sqlite."""
 
+import contextlib
 import hashlib
 import sqlite3
 from pathlib import Path
 
-from hypic_rag.errors import StoreDamaged
+from hypic_rag.errors import BadInput, StoreDamaged
 
 VERSION = 1
 TABLES = """
@@ -69,20 +70,24 @@ def check(connection: sqlite3.Connection, store_id: str) -> None:
 
 
 def n_documents(database: Path) -> int:
-    """How many documents a database that may not be one holds; 0 where it has no tables. Raises
-    StoreDamaged.
+    """How many documents a database that may not be one holds; 0 where it has no tables.
+
+    Raises BadInput where it cannot be read now (locked, no permission), StoreDamaged where it never can.
     """
     if not database.is_file():
         return 0
-    connection = sqlite3.connect(database)
     try:
-        return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
-    except sqlite3.OperationalError:  # no such table: nothing was ever stored
-        return 0
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if str(error) == "no such table: documents":  # nothing was ever stored
+            return 0
+        raise BadInput(
+            f"{database} is locked or unreadable: {error}. Nothing was changed. Check its permissions and "
+            f"whether another program holds it, then try again."
+        ) from error
     except sqlite3.DatabaseError as error:
         raise StoreDamaged(f"{database} cannot be read: {error}. Move its folder away and ingest again.") from error
-    finally:
-        connection.close()
 
 
 def rendering(title: str, text: str) -> bytes:

@@ -98,7 +98,7 @@ class Store:
     @staticmethod
     def segments_folder(folder: str | os.PathLike[str]) -> Path:
         """Where the segment cache of a store keeps its files."""
-        return Path(folder) / SEGMENTS
+        return Path(folder).expanduser() / SEGMENTS
 
     @classmethod
     def create_or_open(
@@ -116,7 +116,7 @@ class Store:
         Several processes may call this at once.
         Raises StoreMismatch where the store was made otherwise, StoreDamaged where it cannot be read.
         """
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / LOCK).open("w") as lock:
@@ -145,7 +145,7 @@ class Store:
 
         Raises BadInput where there is no store, StoreMismatch for another embedder, StoreDamaged.
         """
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         manifest, database = Manifest.read(folder), folder / SQLITE
         if manifest is None:
             if schema.n_documents(database):
@@ -186,7 +186,7 @@ class Store:
                 )
             }
         return [
-            Found(StoredChunk(*chunks[i][:5]), json.loads(chunks[i][5]), similarity)
+            Found(StoredChunk(*chunks[i][:5]), _metadata(chunks[i][1], chunks[i][5]), similarity)
             for i, similarity in zip(ids, similarities, strict=True)
         ]
 
@@ -321,13 +321,21 @@ class Store:
             rows = db.execute(
                 f"SELECT id, embedding FROM chunks WHERE id IN ({','.join('?' * len(ids))})", ids
             ).fetchall()
-            wrong = [i for i, blob in rows if len(blob) != 4 * self.manifest.dimension]
+            length = 4 * self.manifest.dimension
+            wrong = [i for i, blob in rows if not isinstance(blob, bytes) or len(blob) != length]
             if wrong:
                 raise StoreDamaged(
                     f"{self.folder / SQLITE}: the vectors of chunks {wrong[:5]} have a wrong length. "
                     f"{how_to_rebuild(self.folder)}"
                 )
-            self._index.add([i for i, _ in rows], np.stack([np.frombuffer(blob, "<f4") for _, blob in rows]))
+            vectors = np.stack([np.frombuffer(blob, "<f4") for _, blob in rows])
+            if not np.isfinite(vectors).all():
+                wrong = [i for (i, _), vector in zip(rows, vectors, strict=True) if not np.isfinite(vector).all()]
+                raise StoreDamaged(
+                    f"{self.folder / SQLITE}: the vectors of chunks {wrong[:5]} are not finite numbers. "
+                    f"{how_to_rebuild(self.folder)}"
+                )
+            self._index.add([i for i, _ in rows], vectors)
         self._indexed = generation
 
     @classmethod
@@ -335,7 +343,7 @@ class Store:
         cls, folder: Path, engine: "SegmentEngine", embedder: Embedder, chunk_tokens: int, chunk_overlap: int
     ) -> None:
         """Database first, manifest last: the manifest is what makes a folder a store."""
-        check_sizes(chunk_tokens, chunk_overlap)
+        check_sizes(chunk_tokens, chunk_overlap, engine.context_length)
         database = folder / SQLITE
         if schema.n_documents(database):
             raise StoreDamaged(f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}")
@@ -367,4 +375,18 @@ def _opens_again(engine: "SegmentEngine") -> str:
 
 def _document(row: Sequence[Any]) -> StoredDocument:
     doc_id, source, title, content_hash, metadata = row
-    return StoredDocument(doc_id, source, title, content_hash, json.loads(metadata))
+    return StoredDocument(doc_id, source, title, content_hash, _metadata(doc_id, metadata))
+
+
+def _metadata(doc_id: str, cell: Any) -> dict[str, Any]:
+    """A document's metadata as its row has them. Raises StoreDamaged."""
+    try:
+        metadata = json.loads(cell)
+        if not isinstance(metadata, dict):
+            raise ValueError("it is no object")
+    except (ValueError, TypeError) as error:
+        raise StoreDamaged(
+            f"{SQLITE}: the metadata of document {doc_id} cannot be read: {error}. Move the store's folder "
+            f"away and ingest your documents again."
+        ) from error
+    return metadata

@@ -70,3 +70,4 @@ def test_drawing_follows_the_distribution() -> None:
     assert (found - want).abs().max() < 0.0142
     assert found[3] == 0
     assert draw(logits, Sampling(), None) == 0
+    assert draw(100 * logits, Sampling(temperature=1e-40), generator) == 0  # no overflow, no NaN

@@ -66,3 +66,18 @@ def test_a_folder_that_is_no_embedder_is_told(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelNotReady, match="--embedder FOLDER"):
         Embedder(tmp_path).embed(["text"])
+
+
+def test_a_folder_without_a_model_is_told_before_anything_is_read(tmp_path, monkeypatch):
+    (tmp_path / "notes.txt").write_text("no model")
+    monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("a file was hashed"))
+    with pytest.raises(ModelNotReady, match=r"neither modules.json nor config.json.*--embedder FOLDER"):
+        _ = Embedder(tmp_path).fingerprint
+
+
+def test_what_is_no_regular_file_does_not_count(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    before = Embedder(tmp_path).fingerprint
+    (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.txt").mkdir()
+    assert Embedder(tmp_path).fingerprint == before

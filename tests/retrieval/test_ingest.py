@@ -149,6 +149,27 @@ def test_rows_that_left_a_file_leave_the_store(store, engine, tmp_path):
     assert report.n_removed == 1 and [d.title for d in store.documents()] == ["a", "c"]
 
 
+def test_what_is_gone_altogether_leaves_the_store(store, engine, docs):
+    """A file named on its own, then the folder's last files: each was in the store, so each is a removal."""
+    ingest(store, engine, docs)
+    n = len(store.documents())
+    (docs / "harbour.txt").unlink()
+    _, report = ingest(store, engine, docs / "harbour.txt")
+    assert report.n_removed == 1 and len(store.documents()) == n - 1
+    for file in docs.iterdir():
+        file.unlink()
+    _, report = ingest(store, engine, docs)
+    assert report.n_removed == n - 1 and not store.documents()
+    with pytest.raises(BadInput, match="nothing to read"):  # nothing there, and nothing of it in the store
+        ingest(store, engine, docs)
+
+
+def test_chunks_beyond_the_context_are_refused_before_a_store_is_made(tmp_path, embedder, engine):
+    with pytest.raises(BadInput, match="--chunk-tokens"):
+        Store.create_or_open(tmp_path / "new", engine, embedder=embedder, chunk_tokens=engine.context_length)
+    Store.create_or_open(tmp_path / "new", engine, embedder=embedder, chunk_tokens=64).close()
+
+
 def test_documents_from_elsewhere_stay(store, engine, docs, tmp_path):
     other = tmp_path / "docs-of-others"  # its name begins like that of docs
     other.mkdir()

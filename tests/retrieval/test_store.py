@@ -148,9 +148,12 @@ def break_rows(statement):
     return damage
 
 
-def change_id(folder):
-    fields = json.loads((folder / "store.json").read_text())
-    (folder / "store.json").write_text(json.dumps({**fields, "store_id": "another"}))
+def change_manifest(**changes):
+    def damage(folder):
+        fields = json.loads((folder / "store.json").read_text())
+        (folder / "store.json").write_text(json.dumps({**fields, **changes}))
+
+    return damage
 
 
 DAMAGE = {  # what is done to the folder, what the message says
@@ -164,9 +167,15 @@ DAMAGE = {  # what is done to the folder, what the message says
     "empty database": (lambda f: (f / "store.sqlite").write_bytes(b""), "is incomplete"),
     "half a manifest": (lambda f: truncate(f / "store.json"), "store.json cannot be read"),
     "a list for a manifest": (lambda f: (f / "store.json").write_text("[]"), "store.json cannot be read"),
-    "manifest of another store": (change_id, "belongs to store"),
+    "manifest of another store": (change_manifest(store_id="another"), "belongs to store"),
     "chunks without document": (break_rows("DELETE FROM documents"), "2 chunks without their document"),
     "half a vector": (break_rows("UPDATE chunks SET embedding = x'00ff' WHERE ordinal = 1"), "wrong length"),
+    "a vector that is no number": (
+        break_rows("UPDATE chunks SET embedding = CAST(x'0000c07f' || substr(embedding, 5) AS BLOB) WHERE ordinal = 1"),
+        r"chunks \[2\] are not finite",
+    ),
+    "a word for the dimension": (change_manifest(dimension="x"), "store.json cannot be read: dimension is 'x'"),
+    "a word for the size": (change_manifest(chunk_tokens="x"), "store.json cannot be read: chunk_tokens is 'x'"),
 }
 
 
@@ -181,6 +190,41 @@ def test_damage_is_told_with_what_to_do(folder, engine, embedder, damage, messag
             folder, engine, embedder=embedder
         )
     assert "ingest" in str(raised.value) and ("away" in str(raised.value) or "together" in str(raised.value))
+
+
+@pytest.mark.parametrize(
+    "statement, message",
+    [
+        ("UPDATE documents SET metadata = '{\"path'", "metadata of document a cannot be read"),
+        ("UPDATE documents SET metadata = '[]'", "metadata of document a cannot be read"),
+        ("UPDATE documents SET metadata = CAST(x'ff' AS TEXT)", "incomplete or damaged: Could not decode"),
+    ],
+)
+def test_damaged_metadata_are_told_with_what_to_do(store, folder, statement, message):
+    put(store, "a", "ships")
+    break_rows(statement)(folder)
+    for read in (lambda: ask(store, "ships"), store.documents, lambda: store.document("a")):
+        with pytest.raises(StoreDamaged, match=f"(?s){message}.*away and ingest"):
+            read()
+
+
+@pytest.mark.parametrize("how", ["open", "create_or_open"])
+def test_a_locked_database_without_manifest_is_kept(folder, engine, embedder, monkeypatch, how):
+    with Store.create_or_open(folder, engine, embedder=embedder) as store:
+        put(store, "a", "ships")
+    (folder / "store.json").unlink()
+    connect = sqlite3.connect
+    holder = connect(folder / "store.sqlite", isolation_level=None)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("UPDATE info SET value = value")  # in WAL mode this keeps readers out too
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **{**options, "timeout": 0}))
+    try:
+        with pytest.raises(BadInput, match=r"locked or unreadable: database is locked.*try again"):
+            Store.open(folder) if how == "open" else Store.create_or_open(folder, engine, embedder=embedder)
+    finally:
+        holder.close()
+    with pytest.raises(StoreDamaged, match=r"with documents but no store\.json"):
+        Store.open(folder)
 
 
 def test_another_version_is_refused(store, folder):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from typer import Argument, Exit, Option, confirm
 
 from hypic_apps.cli import options
-from hypic_rag.config import Settings
+from hypic_rag.config import Settings, store_folder
 
 
 @options.with_settings("chunk_tokens", "seam_tokens", *options.PLACE)
@@ -25,7 +25,8 @@ def run(
     from hypic_apps import session
     from hypic_rag.retrieval.readers import read_path
 
-    read_path(paths)  # a path that is not there is told now, before a model is loaded and a store made
+    if not store_folder(settings.store).exists():
+        read_path(paths)  # a path that is not there is told now, before a model is loaded and a store made
     with session.open_store(settings, create=True) as (engine, opened):
         from hypic_apps import ingestion
         from hypic_rag.retrieval import plan_ingest

@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Option
@@ -13,6 +13,7 @@ from hypic_eval.commands.options import Device, Dtype, Model, open_engine, progr
 def run(
     data: Annotated[Path, Option("--data", exists=True, dir_okay=False, help="HotpotQA questions, jsonl.")],
     n: Annotated[int, Option("--n", min=1, help="Repetitions of each way.")] = 5,
+    only: Annotated[Literal["documents", "segments"] | None, Option(help="One of the two prompts alone.")] = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("ttft.json"),
     model: Model = None,
     device: Device = None,
@@ -38,7 +39,8 @@ def run(
     # Under the home folder, so that the disk is the one that real stores lie on.
     with tempfile.TemporaryDirectory(dir=home(), prefix="ttft-", ignore_cleanup_errors=True) as folder:
         engine = open_engine(chosen, Path(folder))
-        workloads = [ten_documents(engine.format, questions, n), long_segments(engine.format, questions)]
+        workloads = [] if only == "segments" else [ten_documents(engine.format, questions, n)]
+        workloads += [] if only == "documents" else [long_segments(engine.format, questions)]
         plain = PlainModel(chosen.model, engine.model.dtype, engine.device)
         with progress_bar() as on_progress:
             run_ttft(engine, plain, workloads, n, on_progress).save(out)
