@@ -54,8 +54,7 @@ class Plan:
     The recurrence walks ``len(active)`` steps. At step i the first ``active[i]`` sequences of ``order`` take one
     chunk each, their chunks lie one behind the other, and ``before[i]`` lists what happens first, as (place in
     ``order``, Splice or Mark). ``chunk_rows``: (n_chunks, C) int64, ``n_rows`` pads. ``gather``: (n_rows,) int64,
-    where a row's output lies in the flattened chunks. ``first_row_after[s]`` maps each splice of this pass to the
-    first row (counted in the sequence) that comes after it.
+    where a row's output lies in the flattened chunks. ``last_splice[s]`` ends sequence s, where rows do not.
     """
 
     n_rows: int
@@ -66,13 +65,12 @@ class Plan:
     before: tuple[tuple[tuple[int, Splice | Mark], ...], ...]
     chunk_rows: Tensor
     gather: Tensor
-    first_row_after: tuple[dict[int, int], ...]
     last_splice: tuple[int | None, ...]
 
 
 def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cpu") -> Plan:
     """Lay out one pass. Each sequence has at least one row."""
-    start, spans, chunked, after, last = 0, [], [], [], []
+    start, spans, chunked, last = 0, [], [], []
     stretches: list[Stretch] = []
     size = _chunk_size([event.n for events in sequences for event in events if isinstance(event, Rows)])
     for s, events in enumerate(sequences):
@@ -80,7 +78,6 @@ def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cp
         chunks: list[list[int]] = []
         pending: list[Splice | Mark] = []
         waiting: list[tuple[int, Splice | Mark]] = []  # (chunk it precedes, event)
-        firsts: dict[int, int] = {}
         for event in events:
             if isinstance(event, Rows):
                 waiting += [(len(chunks), p) for p in pending]
@@ -95,12 +92,10 @@ def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cp
             else:
                 pending.append(event)
                 if isinstance(event, Splice):
-                    firsts[event.index] = row - start
                     opened, before = None, event.index
         waiting += [(len(chunks), p) for p in pending]
         spans.append((start, row))
         chunked.append((chunks, waiting))
-        after.append(firsts)
         last.append(before if opened is None else None)
         start = row
     order = sorted(range(len(chunked)), key=lambda s: -len(chunked[s][0]))  # stable: equal lengths keep their order
@@ -128,7 +123,6 @@ def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cp
         events_before,
         chunk_rows.to(device),
         gather.to(device),
-        tuple(after),
         tuple(last),
     )
 
