@@ -2,9 +2,10 @@
 
 Registered with transformers as ``attn_implementation="hypic"``; queries and keys arrive rotated at the positions
 of the pass. A cached interior's keys are rotated at local positions, so that for a segment at offset p the query
-turned by -p gives the same product as the key turned by p. Blocks of keys are joined by their log-sum-exp.
+turned by -p gives the same product as the key turned by p.
 """
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from hypic_rag.engine.state import PrivateKV, SequenceState
 
 IMPLEMENTATION = "hypic"
 QUERY_BLOCK = 512  # rows a block, so that scores stay small where many live rows see a long past
+MANY_ROWS = 128  # beyond it, moving the keys together costs less than what torch's own attention saves
 
 
 def hypic_attention(
@@ -78,17 +80,10 @@ def _assembled(context: Assembly, layer: int, q: Tensor, k: Tensor, v: Tensor, s
         if past == 0 and not sequence.interiors:
             outputs.append(_causal(q[:, rows], k[:, rows], v[:, rows], scale))
             continue
+        attend = _spliced if stop - start <= MANY_ROWS else _joined
         blocks = [
-            _spliced(
-                q[:, i : min(i + QUERY_BLOCK, stop)],
-                past + i - start,
-                sequence,
-                own,
-                layer,
-                context.turns[s],
-                scale,
-            )
-            for i in range(start, stop, QUERY_BLOCK)
+            attend(q[:, rows][:, i : i + QUERY_BLOCK], past + i, sequence, own, layer, context.turns[s], scale)
+            for i in range(0, stop - start, QUERY_BLOCK)
         ]
         outputs.append(torch.cat(blocks, dim=1))
     return torch.cat(outputs, dim=1)
@@ -103,42 +98,59 @@ def _spliced(
     turns: tuple[Tensor, Tensor],
     scale: float,
 ) -> Tensor:
-    """q: (Hq, N, D), the sequence's private rows ``first, first + 1, ...``. Returns (Hq, N, D)."""
-    n = q.shape[1]
-    seen = first + n
-    mask = None
-    if n > 1:
-        mask = torch.ones(n, seen, dtype=torch.bool, device=q.device).tril(first)
-    out, lse = _attend(q, own.keys[:, :seen], own.values[:, :seen], scale, mask)
-    for i, interior in enumerate(sequence.interiors):
-        skip = max(0, interior.first_row - first)  # rows before the interior do not see it
-        kv = interior.layers[layer]
-        if skip >= n or kv["K"].shape[1] == 0:
-            continue
-        turned = turn(q[:, skip:], turns[0][i], turns[1][i]).to(q.dtype)
-        here, weight = _attend(turned, kv["K"], kv["V"], scale, None)
-        joint = torch.logaddexp(lse[:, skip:], weight)
-        out[:, skip:] = out[:, skip:] * (lse[:, skip:] - joint).exp() + here * (weight - joint).exp()
-        lse[:, skip:] = joint
-    return out.to(q.dtype)
+    """q: (Hq, N, D), the sequence's private rows ``first, first + 1, ...``. Returns (Hq, N, D).
 
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One block of keys. q: (Hq, N, D); k, v: (H, L, D); mask: (N, L), True where seen, or None.
-
-    Returns the output (Hq, N, D) and the log-sum-exp of its scores (Hq, N, 1), both float32.
+    One softmax over the scores of all interiors and of the own rows. Heads that share keys become rows of one product.
     """
     n_heads, n, dim = q.shape
-    groups = n_heads // k.shape[0]
-    grouped = q.reshape(k.shape[0], groups * n, dim)  # heads that share keys become rows of one product
-    scores = (grouped * scale @ k.transpose(-1, -2)).float()
-    if mask is not None:
-        scores = scores.view(k.shape[0], groups, n, -1).masked_fill_(~mask, float("-inf")).view_as(scores)
-    top = scores.amax(-1, keepdim=True)
-    weights = scores.sub_(top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    out = (weights.to(v.dtype) @ v).float() / total
-    return out.view(n_heads, n, -1), (top + total.log()).view(n_heads, n, 1)
+    shared, seen = own.keys.shape[0], first + n
+    grouped = q.reshape(shared, n_heads // shared, n, dim) * scale
+    blocks = []  # (rows that do not see it yet, keys, values, queries turned to its place)
+    for i, interior in enumerate(sequence.interiors):
+        skip = max(0, interior.first_row - first)
+        kv = interior.layers[layer]
+        if skip < n and kv["K"].shape[1]:
+            turned = turn(grouped[:, :, skip:], turns[0][i], turns[1][i]).to(q.dtype)
+            blocks.append((skip, kv["K"], kv["V"], turned))
+    blocks.append((0, own.keys[:, :seen], own.values[:, :seen], grouped))
+
+    edges = list(accumulate((k.shape[1] for _, k, _, _ in blocks), initial=0))
+    scores = torch.full((*grouped.shape[:3], edges[-1]), float("-inf"), device=q.device)
+    for (skip, k, _, queries), start, stop in zip(blocks, edges, edges[1:], strict=False):
+        scores[:, :, skip:, start:stop] = (queries.flatten(1, 2) @ k.mT).view(*queries.shape[:3], -1)
+    if n > 1:
+        later = torch.ones(n, seen, dtype=torch.bool, device=q.device).triu(first + 1)
+        scores[..., edges[-2] :].masked_fill_(later, float("-inf"))
+    weights = scores.softmax(-1).to(own.values.dtype)
+    out = torch.zeros(*grouped.shape[:3], own.values.shape[-1], device=q.device)
+    for (skip, _, v, _), start, stop in zip(blocks, edges, edges[1:], strict=False):
+        here = weights[:, :, skip:, start:stop]
+        out[:, :, skip:] += (here.flatten(1, 2) @ v).view(*here.shape[:3], -1)
+    return out.to(q.dtype).flatten(0, 1)
+
+
+def _joined(
+    q: Tensor,
+    first: int,
+    sequence: SequenceState,
+    own: PrivateKV,
+    layer: int,
+    turns: tuple[Tensor, Tensor],
+    scale: float,
+) -> Tensor:
+    """As ``_spliced``: the interiors' keys are turned to their places and moved together."""
+    n = q.shape[1]
+    seen = first + n
+    interiors = [(i, interior, interior.layers[layer]) for i, interior in enumerate(sequence.interiors)]
+    keys = [turn(kv["K"], turns[0][i], -turns[1][i]).to(q.dtype) for i, _, kv in interiors]
+    values = [kv["V"] for _, _, kv in interiors]
+    visible_from = [torch.full((kv["K"].shape[1],), interior.first_row - first) for _, interior, kv in interiors]
+    k, v = torch.cat((*keys, own.keys[:, :seen]), dim=1), torch.cat((*values, own.values[:, :seen]), dim=1)
+    since = torch.cat((*visible_from, torch.arange(-first, n))).to(q.device)  # the row from which a key is seen
+    mask = since <= torch.arange(n, device=q.device)[:, None]
+    groups = q.shape[0] // k.shape[0]
+    k, v = (t.repeat_interleave(groups, dim=0)[None] for t in (k, v))
+    return F.scaled_dot_product_attention(q[None], k, v, attn_mask=mask, scale=scale)[0]
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

@@ -12,7 +12,7 @@ from hypic_rag.engine.plan import Plan
 def convolve(x: Tensor, plan: Plan, starts: Sequence[Tensor], conv: nn.Conv1d) -> Tensor:
     """SiLU of the depthwise convolution. x: (N, C); starts: (k - 1, C) a stretch. Returns (N, C) in x's dtype."""
     kernel = conv.kernel_size[0]
-    weight = conv.weight[:, 0].float()  # (C, k)
+    weight = conv.weight[:, 0].float().t().contiguous()  # (k, C), so that rows multiply it in order
     pieces = [
         p
         for stretch, tail in zip(plan.stretches, starts, strict=True)
@@ -20,9 +20,9 @@ def convolve(x: Tensor, plan: Plan, starts: Sequence[Tensor], conv: nn.Conv1d) -
     ]
     padded = torch.cat(pieces).float()
     n = padded.shape[0] - kernel + 1
-    y = padded[:n] * weight[:, 0]
+    y = padded[:n] * weight[0]
     for j in range(1, kernel):
-        y.addcmul_(padded[j : j + n], weight[:, j])
+        y.addcmul_(padded[j : j + n], weight[j])
     if conv.bias is not None:
         y += conv.bias
     # Between two stretches lie k - 1 outputs that mix them; they are nobody's.

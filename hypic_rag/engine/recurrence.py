@@ -32,12 +32,11 @@ def walk(rows: gdn.Rows, plan: Plan, state: Tensor, splice: Callable[[int, int, 
     state after a cached interior. V' = V + K where transitions are wanted: a mark sets the last K columns to the
     identity and notes the rest.
     """
-    chunks = gdn.chunk(rows, plan.chunk_rows)
+    runner = gdn.Runner(gdn.chunk(rows, plan.chunk_rows))
     n_values = rows.v.shape[-1]
     order = list(plan.order)
     X = state[order]
     marked = torch.zeros_like(X[..., :n_values])
-    out = chunks.u.new_empty(*plan.chunk_rows.shape, *rows.v.shape[1:])  # (n_chunks, C, H, V)
     start = 0
     for step, events in enumerate(plan.before):
         for place, event in events:
@@ -47,12 +46,12 @@ def walk(rows: gdn.Rows, plan: Plan, state: Tensor, splice: Callable[[int, int, 
             else:
                 X[place] = splice(order[place], event.index, X[place])
         if step < len(plan.active):
-            stop = start + plan.active[step]
-            y, X[: stop - start] = gdn.advance(chunks.slice(start, stop), X[: stop - start])
-            out[start:stop] = y.transpose(1, 2)
-            start = stop
+            n = plan.active[step]
+            X[:n] = runner.advance(start, X[:n])
+            start += n
     back = torch.argsort(torch.tensor(order, device=X.device))
-    return Walk(out.flatten(0, 1)[plan.gather], X[back], marked[back])
+    out = runner.outputs().transpose(1, 2).flatten(0, 1)  # (n_chunks * C, H, V)
+    return Walk(out[plan.gather], X[back], marked[back])
 
 
 def splicer(

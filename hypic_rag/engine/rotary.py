@@ -31,16 +31,18 @@ class Rotary:
         return cls(inv_freq, 2 * inv_freq.numel(), switch, json.dumps(parameters, sort_keys=True, default=str))
 
     def turns(self, offsets: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """cos and sin, (n, dims) float32, of the turn by ``-offset``; computed in float64, rounded once."""
+        """cos and sin, (n, dims) float32, of the turn by ``-offset``; computed in float64, rounded once.
+
+        The first half of the sines is negated: it multiplies the second half of a head, and the reverse.
+        """
         angles = -torch.tensor(offsets, dtype=torch.float64)[:, None] * self.inv_freq
-        angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos().float().to(device), angles.sin().float().to(device)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), dim=-1).float().to(device), torch.cat((-sin, sin), dim=-1).float().to(device)
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x (H, N, D) further by the angles of cos and sin (dims,). Returns float32."""
-    x = x.float()
-    rotated, passed = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
-    first, second = rotated.chunk(2, dim=-1)
-    rotated = rotated * cos + torch.cat((-second, first), dim=-1) * sin
-    return torch.cat((rotated, passed), dim=-1)
+    """Rotate x (..., D) further by the angles of cos and sin (dims,), as ``turns`` gives them. Returns float32."""
+    x, dims = x.float(), cos.shape[-1]
+    rotated = x[..., :dims]
+    rotated = torch.addcmul(rotated * cos, rotated.roll(dims // 2, dims=-1), sin)
+    return rotated if dims == x.shape[-1] else torch.cat((rotated, x[..., dims:]), dim=-1)

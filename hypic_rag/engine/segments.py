@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypic_rag.engine.models.layout import Layout
 from hypic_rag.engine.prefill import packs, prefill
 from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part
+
+WRITERS = 4  # entries of a pass that are written at once: most of a write is waiting for the disk
 
 
 @dataclass
@@ -76,7 +79,9 @@ class Segments:
 
     def _make(self, missing: Sequence[tuple[Part, int]]) -> Iterable[tuple[Part, Entry]]:
         ids: list[Ids] = [part.ids for part, _ in missing]
-        for pack in packs(ids, self.deterministic):
-            made = prefill(self.model, self.layout, [ids[i] for i in pack], [missing[i][1] for i in pack])
-            for i, entry in zip(pack, made, strict=True):
-                yield missing[i][0], self.cache.put(self.key(*missing[i]), entry)
+        with ThreadPoolExecutor(WRITERS) as pool:
+            for pack in packs(ids, self.deterministic):
+                made = prefill(self.model, self.layout, [ids[i] for i in pack], [missing[i][1] for i in pack])
+                keys = [self.key(*missing[i]) for i in pack]
+                for i, stored in zip(pack, pool.map(self.cache.put, keys, made), strict=True):
+                    yield missing[i][0], stored

@@ -43,9 +43,6 @@ class Chunks:
     scores: Tensor
     decay: Tensor
 
-    def slice(self, start: int, stop: int) -> "Chunks":
-        return Chunks(*(t[start:stop] for t in (self.u, self.w, self.q, self.k, self.scores, self.decay)))
-
 
 def chunk(rows: Rows, index: Tensor) -> Chunks:
     """Gather rows into chunks and do all that needs no state.
@@ -62,32 +59,47 @@ def chunk(rows: Rows, index: Tensor) -> Chunks:
     # exp(total_i - total_j) for j <= i only: the other half would overflow.
     causal = torch.ones(index.shape[1], index.shape[1], dtype=torch.bool, device=q.device).tril()
     pairwise = (total[..., :, None] - total[..., None, :]).masked_fill(~causal, float("-inf")).exp()
-    system = (k_beta @ k.transpose(-1, -2)) * pairwise
+    system = (k_beta @ k.transpose(-1, -2)).mul_(pairwise)
     right = torch.cat((v * beta[..., None], k_beta * decay), dim=-1)
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    u, w = solved.split((v.shape[-1], k.shape[-1]), dim=-1)
+    u, w = (t.contiguous() for t in _solve(system, right).split((v.shape[-1], k.shape[-1]), dim=-1))
     to_end = (total[..., -1:] - total).exp()[..., None]
-    scores = (q @ k.transpose(-1, -2)) * pairwise
+    scores = (q @ k.transpose(-1, -2)).mul_(pairwise)
     return Chunks(u, w, q * decay, (k * to_end).transpose(-1, -2), scores, decay[..., -1:, :])
 
 
-def advance(chunks: Chunks, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One chunk a sequence. state: (B, H, K, V'), V' >= V. Returns the rows' output (B, H, C, V) and the new state.
+class Runner:
+    """Chunks of several sequences, run one after the other from a state; the rows' outputs are read at the end.
 
-    Columns beyond V are carried with no input (``u = 0``): started from the identity they become the transition.
+    The state has (B, H, K, V') with V' >= V. Columns beyond V are carried with no input (``u = 0``): started from
+    the identity they become the transition.
     """
-    n_values = chunks.u.shape[-1]
-    before, u, w, q, k, scores, decay = (
-        t.flatten(0, 1) for t in (state, chunks.u, chunks.w, chunks.q, chunks.k, chunks.scores, chunks.decay)
-    )
-    if before.shape[-1] == n_values:
-        written = torch.baddbmm(u, w, before, alpha=-1)
-    else:
-        written = torch.bmm(w, before).neg_()
-        written[..., :n_values] += u
-    out = torch.baddbmm(q @ before[..., :n_values], scores, written[..., :n_values])
-    after = torch.baddbmm(decay * before, k, written)
-    return out.view_as(chunks.u), after.view_as(state)
+
+    def __init__(self, chunks: Chunks):
+        self.chunks = chunks
+        self._flat = [t.flatten(0, 1) for t in (chunks.u, chunks.w, chunks.k, chunks.decay)]
+        n, heads, _, n_values = chunks.u.shape
+        self._before = chunks.u.new_empty(n * heads, chunks.q.shape[-1], n_values)
+        self._written = torch.empty_like(self._flat[0])
+
+    def advance(self, start: int, state: Tensor) -> Tensor:
+        """The state after chunks ``start, start + 1, ...``, one for each of its sequences."""
+        heads = self.chunks.u.shape[1]
+        at = slice(start * heads, (start + state.shape[0]) * heads)
+        u, w, k, decay = (t[at] for t in self._flat)
+        before, n_values = state.flatten(0, 1), u.shape[-1]
+        if before.shape[-1] == n_values:
+            written = torch.baddbmm(u, w, before, alpha=-1, out=self._written[at])
+            self._before[at] = before
+        else:
+            written = torch.bmm(w, before).neg_()
+            written[..., :n_values] += u
+            self._written[at], self._before[at] = written[..., :n_values], before[..., :n_values]
+        return torch.baddbmm(decay * before, k, written).view_as(state)
+
+    def outputs(self) -> Tensor:
+        """(n_chunks, H, C, V), of all chunks that were run."""
+        q, scores = self.chunks.q.flatten(0, 1), self.chunks.scores.flatten(0, 1)
+        return torch.baddbmm(q @ self._before, scores, self._written).view_as(self.chunks.u)
 
 
 def compose(R: Tensor, T: Tensor, S: Tensor) -> Tensor:
@@ -101,6 +113,16 @@ def compose(R: Tensor, T: Tensor, S: Tensor) -> Tensor:
     """
     shape = R.shape
     return torch.baddbmm(S.flatten(0, -3), T.flatten(0, -3), R.flatten(0, -3)).view(shape)
+
+
+def _solve(system: Tensor, right: Tensor) -> Tensor:
+    """X of ``system @ X = right``, system (B, H, C, C) lower triangular, its diagonal taken as one. Changes right."""
+    n = system.shape[-1]
+    if n > 16:
+        return torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    for i in range(n - 1):  # LAPACK is called once a matrix, which costs more than a small matrix takes
+        right[..., i + 1 :, :].addcmul_(system[..., i + 1 :, i, None], right[..., i, None, :], value=-1)
+    return right
 
 
 def _gather(rows: Tensor, index: Tensor) -> Tensor:
