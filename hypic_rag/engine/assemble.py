@@ -9,10 +9,9 @@ from torch import Tensor
 
 from hypic_rag.cache import Entry
 from hypic_rag.engine.context import Assembly
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.plan import Event, Rows, Splice, build
-from hypic_rag.engine.policy import Policy
-from hypic_rag.engine.recurrence import Compose
-from hypic_rag.engine.rotary import Rotary
+from hypic_rag.engine.policy import Compose, Policy
 from hypic_rag.engine.state import Interior, SequenceState
 from hypic_rag.prompt import Part
 
@@ -37,7 +36,7 @@ class Active:
         """Place an entry's interior here; its seam, the entry's first tokens, was run as rows just before."""
         state = self.state
         offset = state.position - entry.seam_tokens
-        state.interiors.append(Interior.place(entry, offset, state.n_private + len(self.ids), device))
+        state.interiors.append(Interior.place(entry, offset, len(state.row_positions) + len(self.ids), device))
         state.position += entry.n_tokens - entry.seam_tokens
         self.events.append(Splice(len(state.interiors) - 1))
 
@@ -68,27 +67,31 @@ def lay_out(
             if seam:
                 active.rows(part.ids[:seam])
             active.splice(entries[part], device)
-    state.capacity = max(state.capacity, state.n_private + len(active.ids))
+    state.capacity = max(state.capacity, len(state.row_positions) + len(active.ids))
     return active
 
 
 @torch.inference_mode()
-def run(model: Any, rotary: Rotary, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+def run(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
     """One pass over all sequences of the batch, whose states it advances.
 
     keep: row numbers within each sequence whose logits are wanted. Returns (n_kept, vocabulary) a sequence.
     """
     device = model.device
     plan = build([active.events for active in batch], device)
-    turns = tuple(rotary.turns([i.offset for i in active.state.interiors], device) for active in batch)
-    context = Assembly(plan, tuple(a.state for a in batch), tuple(a.compose for a in batch), turns)
+    positions = torch.tensor([p for active in batch for p in active.positions], device=device)
+    turns = []
+    for active in batch:
+        offsets = [interior.offset for interior in active.state.interiors]
+        turns.append(tuple(rotary.turns(offsets, device) for rotary in layout.rotaries))
+        active.state.row_positions += active.positions
+    states, compose = tuple(a.state for a in batch), tuple(a.compose for a in batch)
+    context = Assembly(plan, positions, states, compose, tuple(turns))
     ids = torch.tensor([[token for active in batch for token in active.ids]], device=device)
-    positions = torch.tensor([[p for active in batch for p in active.positions]], device=device)
     kept = torch.tensor(
         [start + row for (start, _), rows in zip(plan.spans, keep, strict=True) for row in rows],
         device=device,
     )
-    logits = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=kept, hypic=context).logits[0]
-    for active in batch:
-        active.state.n_private += len(active.ids)
+    with layout.current.during(context):
+        logits = model(input_ids=ids, position_ids=positions[None], use_cache=False, logits_to_keep=kept).logits[0]
     return list(logits.split([len(rows) for rows in keep]))

@@ -5,6 +5,8 @@ of the pass. A cached interior's keys are rotated at local positions, so that fo
 turned by -p gives the same product as the key turned by p.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -13,13 +15,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from hypic_rag.engine.context import Assembly, Context, Isolation
-from hypic_rag.engine.rotary import turn
-from hypic_rag.engine.state import PrivateKV, SequenceState
+from hypic_rag.engine.context import Assembly, Current, Isolation
+from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.state import Interior, PrivateKV, SequenceState
 
 IMPLEMENTATION = "hypic"
 QUERY_BLOCK = 512  # rows a block, so that scores stay small where many live rows see a long past
 MANY_ROWS = 128  # beyond it, moving the keys together costs less than what torch's own attention saves
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What an attention module knows of its place; ``extras`` are its sinks and soft cap, where it has any."""
+
+    slot: int
+    layer: AttentionLayer
+    current: Current
+
+    @classmethod
+    def give(cls, module: nn.Module, layer: AttentionLayer, layout: Layout) -> "Seat":
+        """A slot for the attention of a module, which finds it as ``module.hypic``."""
+        seat = cls(layout.take(layer), layer, layout.current)
+        module.hypic = seat  # type: ignore[assignment]
+        return seat
 
 
 def hypic_attention(
@@ -28,133 +46,202 @@ def hypic_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float,
-    hypic: Context | None = None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The interface of transformers. query: (1, Hq, N, D); key, value: (1, H, N, D). Returns (1, N, Hq, D)."""
-    if hypic is None:
+    """The interface of transformers. query: (1, Hq, N, D); key, value: (1, H, N, D). Returns (1, N, Hq, D).
+
+    softcap: of the scores (Gemma 2). s_aux: (Hq,), a logit a head that takes weight and gives nothing (sinks).
+    """
+    seat = getattr(module, "hypic", None)
+    if seat is None:
         raise RuntimeError(
             "this model was loaded for SegmentEngine: call the engine, or load it again without "
             f"attn_implementation={IMPLEMENTATION!r}"
         )
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    q, k, v = query[0], key[0], value[0]
-    if isinstance(hypic, Isolation):
-        out = _isolated(hypic, layer, q, k, v, scaling)
-    else:
-        out = _assembled(hypic, layer, q, k, v, scaling)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = attend(seat, query[0], key[0], value[0], Scoring(scale, softcap, s_aux))
     return out.transpose(0, 1)[None], None
 
 
 AttentionInterface.register(IMPLEMENTATION, hypic_attention)
 
 
-def _isolated(context: Isolation, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Every segment sees itself alone; its interior's keys (at local positions) and values are kept."""
-    outputs, kept = [], []
-    for (start, stop), seam in zip(context.plan.spans, context.seams, strict=True):
-        rows = slice(start, stop)
-        outputs.append(_causal(q[:, rows], k[:, rows], v[:, rows], scale))
-        interior = slice(start + seam, stop)
-        kept.append(
-            {
-                "K": k[:, interior].clone(memory_format=torch.contiguous_format),
-                "V": v[:, interior].clone(memory_format=torch.contiguous_format),
-            }
-        )
-    context.kept[layer] = kept  # type: ignore[assignment]
-    return torch.cat(outputs, dim=1)
+@dataclass(frozen=True)
+class Scoring:
+    """How products become weights."""
+
+    scale: float
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether torch's own attention does it."""
+        return self.softcap is None and self.sinks is None
+
+    def weights(self, scores: Tensor) -> Tensor:
+        """scores: (..., Hq, N, L) float32, scaled, -inf where unseen; changed. The last axis sums to one or less."""
+        if self.softcap is not None:
+            scores = torch.where(scores.isinf(), scores, self.softcap * torch.tanh(scores / self.softcap))
+        if self.sinks is None:
+            return scores.softmax(-1)
+        sinks = self.sinks.float().view(*scores.shape[:-2], 1, 1).expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
 
-def _assembled(context: Assembly, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attend(seat: Seat, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+    """q: (Hq, N, D); k: (H, N, D); v: (H, N, Dv), rows of the pass. Returns (Hq, N, Dv)."""
+    context = seat.current.context
+    if isinstance(context, Isolation):
+        return _isolated(context, seat, q, k, v, scoring)
     outputs = []
     for s, (start, stop) in enumerate(context.plan.spans):
-        sequence = context.sequences[s]
-        rows = slice(start, stop)
-        own = sequence.kv.get(layer)
-        if own is None:
-            own = sequence.kv[layer] = PrivateKV.empty(k, max(sequence.capacity, stop - start))
-        past = own.n
-        own.append(k[:, rows], v[:, rows])
-        if past == 0 and not sequence.interiors:
-            outputs.append(_causal(q[:, rows], k[:, rows], v[:, rows], scale))
-            continue
-        attend = _spliced if stop - start <= MANY_ROWS else _joined
-        blocks = [
-            attend(q[:, rows][:, i : i + QUERY_BLOCK], past + i, sequence, own, layer, context.turns[s], scale)
-            for i in range(0, stop - start, QUERY_BLOCK)
-        ]
-        outputs.append(torch.cat(blocks, dim=1))
+        outputs.append(_assembled(context, s, seat, q[:, start:stop], k[:, start:stop], v[:, start:stop], scoring))
     return torch.cat(outputs, dim=1)
 
 
-def _spliced(
-    q: Tensor,
-    first: int,
-    sequence: SequenceState,
-    own: PrivateKV,
-    layer: int,
-    turns: tuple[Tensor, Tensor],
-    scale: float,
-) -> Tensor:
-    """q: (Hq, N, D), the sequence's private rows ``first, first + 1, ...``. Returns (Hq, N, D).
+def _isolated(context: Isolation, seat: Seat, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+    """Every segment sees itself alone; its interior's keys (at local positions) and values are kept."""
+    outputs = []
+    for s, ((start, stop), dropped) in enumerate(zip(context.plan.spans, context.dropped, strict=True)):
+        rows, interior = slice(start, stop), slice(start + dropped, stop)
+        outputs.append(_causal(q[:, rows], k[:, rows], v[:, rows], scoring, seat.layer.window))
+        kept = {"latent": k} if seat.layer.latent else {"K": k, "V": v}
+        context.kept[seat.slot][s] = {
+            name: t[:, interior].clone(memory_format=torch.contiguous_format) for name, t in kept.items()
+        }
+    return torch.cat(outputs, dim=1)
+
+
+def _assembled(context: Assembly, s: int, seat: Seat, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+    """One sequence's rows."""
+    sequence, layer, n = context.sequences[s], seat.layer, q.shape[1]
+    own = sequence.kv.get(seat.slot)
+    if own is None:
+        own = sequence.kv[seat.slot] = PrivateKV.empty(k, None if layer.latent else v, max(sequence.capacity, n))
+    past = own.n
+    own.append(k, v)
+    if past == 0 and not sequence.interiors:
+        return _causal(q, k, v, scoring, layer.window)
+    turns = None if layer.rotary is None else context.turns[s][layer.rotary.index]
+    seen = Seen(sequence, own, seat, turns)
+    how = _spliced if n <= MANY_ROWS or not scoring.is_plain else _joined
+    blocks = [how(seen, past + i, q[:, i : i + QUERY_BLOCK], scoring) for i in range(0, n, QUERY_BLOCK)]
+    return torch.cat(blocks, dim=1)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the rows of a sequence can see in one layer: its interiors and its own rows."""
+
+    sequence: SequenceState
+    own: PrivateKV
+    seat: Seat
+    turns: tuple[Tensor, Tensor] | None
+
+    def interiors(self) -> Iterable[tuple[int, Interior, Tensor, Tensor]]:
+        """(number, interior, its keys, its values)."""
+        layer = self.seat.layer
+        for i, interior in enumerate(self.sequence.interiors):
+            kept = interior.layers[self.seat.slot]
+            if layer.latent:
+                yield i, interior, kept["latent"], kept["latent"][..., : layer.v_dim]
+            else:
+                yield i, interior, kept["K"], kept["V"]
+
+    def turned(self, x: Tensor, i: int, sign: int) -> Tensor:
+        """Queries turned to interior i's place (sign 1), or its keys to the sequence's (sign -1)."""
+        if self.turns is None:
+            return x
+        assert self.seat.layer.rotary is not None
+        cos, sin = self.turns[0][i], self.turns[1][i]
+        return self.seat.layer.rotary.turn(x, cos, sin if sign > 0 else -sin).to(x.dtype)
+
+    def beyond_window(self, first: int, n: int, key_positions: Tensor) -> Tensor | None:
+        """(n, L), True where a key is too far back for own rows ``first, ...``; None where no window is set."""
+        window = self.seat.layer.window
+        if window is None:
+            return None
+        device = key_positions.device
+        at = torch.tensor(self.sequence.row_positions[first : first + n], device=device)
+        return at[:, None] - key_positions >= window
+
+
+def _spliced(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
+    """q: (Hq, N, D), the sequence's own rows ``first, first + 1, ...``. Returns (Hq, N, Dv).
 
     One softmax over the scores of all interiors and of the own rows. Heads that share keys become rows of one product.
     """
     n_heads, n, dim = q.shape
-    shared, seen = own.keys.shape[0], first + n
-    grouped = q.reshape(shared, n_heads // shared, n, dim) * scale
-    blocks = []  # (rows that do not see it yet, keys, values, queries turned to its place)
-    for i, interior in enumerate(sequence.interiors):
+    own, last = seen.own, first + n
+    grouped = q.reshape(own.keys.shape[0], -1, n, dim) * scoring.scale
+    blocks = []  # (rows that do not see it yet, keys, values, queries turned to its place, position of the first key)
+    for i, interior, k, v in seen.interiors():
         skip = max(0, interior.first_row - first)
-        kv = interior.layers[layer]
-        if skip < n and kv["K"].shape[1]:
-            turned = turn(grouped[:, :, skip:], turns[0][i], turns[1][i]).to(q.dtype)
-            blocks.append((skip, kv["K"], kv["V"], turned))
-    blocks.append((0, own.keys[:, :seen], own.values[:, :seen], grouped))
+        if skip < n and k.shape[1]:
+            blocks.append((skip, k, v, seen.turned(grouped[:, :, skip:], i, 1), interior.position))
+    blocks.append((0, own.keys[:, :last], own.values_of(seen.seat.layer.v_dim)[:, :last], grouped, None))
 
-    edges = list(accumulate((k.shape[1] for _, k, _, _ in blocks), initial=0))
+    edges = list(accumulate((k.shape[1] for _, k, _, _, _ in blocks), initial=0))
     scores = torch.full((*grouped.shape[:3], edges[-1]), float("-inf"), device=q.device)
-    for (skip, k, _, queries), start, stop in zip(blocks, edges, edges[1:], strict=False):
+    for (skip, k, _, queries, _), start, stop in zip(blocks, edges, edges[1:], strict=False):
         scores[:, :, skip:, start:stop] = (queries.flatten(1, 2) @ k.mT).view(*queries.shape[:3], -1)
     if n > 1:
-        later = torch.ones(n, seen, dtype=torch.bool, device=q.device).triu(first + 1)
+        later = torch.ones(n, last, dtype=torch.bool, device=q.device).triu(first + 1)
         scores[..., edges[-2] :].masked_fill_(later, float("-inf"))
-    weights = scores.softmax(-1).to(own.values.dtype)
-    out = torch.zeros(*grouped.shape[:3], own.values.shape[-1], device=q.device)
-    for (skip, _, v, _), start, stop in zip(blocks, edges, edges[1:], strict=False):
+    if seen.seat.layer.window is not None:
+        far = seen.beyond_window(first, n, _key_positions([(p, k.shape[1]) for _, k, _, _, p in blocks], seen, last))
+        scores.masked_fill_(far.to(q.device), float("-inf"))  # type: ignore[union-attr]
+    weights = scoring.weights(scores.flatten(0, 1)).view_as(scores).to(blocks[-1][2].dtype)
+    out = torch.zeros(*grouped.shape[:3], blocks[-1][2].shape[-1], device=q.device)
+    for (skip, _, v, _, _), start, stop in zip(blocks, edges, edges[1:], strict=False):
         here = weights[:, :, skip:, start:stop]
         out[:, :, skip:] += (here.flatten(1, 2) @ v).view(*here.shape[:3], -1)
     return out.to(q.dtype).flatten(0, 1)
 
 
-def _joined(
-    q: Tensor,
-    first: int,
-    sequence: SequenceState,
-    own: PrivateKV,
-    layer: int,
-    turns: tuple[Tensor, Tensor],
-    scale: float,
-) -> Tensor:
-    """As ``_spliced``: the interiors' keys are turned to their places and moved together."""
+def _joined(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
+    """As ``_spliced``, for many rows: the interiors' keys are turned to their places and moved together."""
     n = q.shape[1]
-    seen = first + n
-    interiors = [(i, interior, interior.layers[layer]) for i, interior in enumerate(sequence.interiors)]
-    keys = [turn(kv["K"], turns[0][i], -turns[1][i]).to(q.dtype) for i, _, kv in interiors]
-    values = [kv["V"] for _, _, kv in interiors]
-    visible_from = [torch.full((kv["K"].shape[1],), interior.first_row - first) for _, interior, kv in interiors]
-    k, v = torch.cat((*keys, own.keys[:, :seen]), dim=1), torch.cat((*values, own.values[:, :seen]), dim=1)
-    since = torch.cat((*visible_from, torch.arange(-first, n))).to(q.device)  # the row from which a key is seen
-    mask = since <= torch.arange(n, device=q.device)[:, None]
-    groups = q.shape[0] // k.shape[0]
-    k, v = (t.repeat_interleave(groups, dim=0)[None] for t in (k, v))
-    return F.scaled_dot_product_attention(q[None], k, v, attn_mask=mask, scale=scale)[0]
+    own, last = seen.own, first + n
+    interiors = list(seen.interiors())
+    keys = [seen.turned(k, i, -1) for i, _, k, _ in interiors] + [own.keys[:, :last]]
+    values = [v for *_, v in interiors] + [own.values_of(seen.seat.layer.v_dim)[:, :last]]
+    since = [torch.full((k.shape[1],), interior.first_row - first) for _, interior, k, _ in interiors]
+    visible_from = torch.cat((*since, torch.arange(-first, n)))  # the row from which a key is seen
+    mask = visible_from <= torch.arange(n)[:, None]
+    blocks = [(interior.position, k.shape[1]) for _, interior, k, _ in interiors] + [(None, last)]
+    if seen.seat.layer.window is not None:
+        mask &= ~seen.beyond_window(first, n, _key_positions(blocks, seen, last))  # type: ignore[operator]
+    return _dense(q, torch.cat(keys, dim=1), torch.cat(values, dim=1), mask.to(q.device), scoring)
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Plain causal attention of rows that see nothing but themselves."""
+def _key_positions(blocks: list[tuple[int | None, int]], seen: Seen, last: int) -> Tensor:
+    """Global positions of the keys of blocks (first position, or None for the own rows; how many)."""
+    own = torch.tensor(seen.sequence.row_positions[:last])
+    return torch.cat([own if start is None else torch.arange(start, start + n) for start, n in blocks])
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, window: int | None) -> Tensor:
+    """Plain causal attention of rows at consecutive positions that see nothing but themselves."""
+    n = q.shape[1]
+    if scoring.is_plain and (window is None or n <= window):
+        return _dense(q, k, v, None, scoring)
+    mask = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
+    return _dense(q, k, v, mask if window is None else mask.triu(1 - window), scoring)
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
+    """mask: (N, L), True where seen; None is causal."""
     groups = q.shape[0] // k.shape[0]
-    k, v = (t.repeat_interleave(groups, dim=0)[None] for t in (k, v))
-    return F.scaled_dot_product_attention(q[None], k, v, is_causal=True, scale=scale)[0]
+    k, v = (t.repeat_interleave(groups, dim=0) for t in (k, v))
+    if scoring.is_plain:
+        return F.scaled_dot_product_attention(
+            q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None, scale=scoring.scale
+        )[0]
+    assert mask is not None
+    scores = (q * scoring.scale @ k.mT).float().masked_fill(~mask, float("-inf"))
+    return scoring.weights(scores).to(v.dtype) @ v

@@ -1,38 +1,73 @@
-"""What travels through the Hugging Face forward: the pass's plan and its sequences, or where to put entries."""
+"""What the layers of a model read during a pass: the pass's plan and its sequences, or where to put entries."""
 
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from hypic_rag.engine.plan import Plan
-from hypic_rag.engine.recurrence import Compose
+from hypic_rag.engine.policy import Compose
 from hypic_rag.engine.state import SequenceState
+
+Turns = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Assembly:
     """A pass over active rows. Layers read and advance ``sequences``, which the plan's numbers refer to.
 
-    ``turns[s]``: cos and sin (n_interiors, dims) that turn queries to each interior of sequence s.
+    positions: (N,) int64, global. ``turns[s][r]``: cos and sin (n_interiors, dims) that turn queries, by the
+    model's rotation r, to each interior of sequence s.
     """
 
     plan: Plan
+    positions: Tensor
     sequences: tuple[SequenceState, ...]
     compose: tuple[Compose, ...]
-    turns: tuple[tuple[Tensor, Tensor], ...]
+    turns: tuple[tuple[Turns, ...], ...]
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """A packed prefill of segments, each from a zero state at positions 0, 1, ...
+    """A packed prefill of segments, each from a zero state at positions 0, 1, ... (an isolation prefix before 0).
 
-    ``seams[s]``: rows of segment s left out of what is kept. ``kept[layer][s]``: the interior's tensors.
+    ``dropped[s]``: first rows of segment s left out of what is kept. ``kept[slot][s]``: the interior's tensors.
     """
 
     plan: Plan
-    seams: tuple[int, ...]
-    kept: dict[int, list[Mapping[str, Tensor]]] = field(default_factory=dict)
+    positions: Tensor
+    dropped: tuple[int, ...]
+    kept: dict[int, list[dict[str, Tensor]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kept: dict[int, list[dict[str, Tensor]]] = defaultdict(lambda: [{} for _ in self.dropped])
+        object.__setattr__(self, "kept", kept)
 
 
 Context = Assembly | Isolation
+
+
+class Current:
+    """The context of the pass that runs; one a model, held by every module that reads other tokens.
+
+    Not a keyword argument of the forward: several models do not hand those on to their mixers.
+    """
+
+    def __init__(self) -> None:
+        self._context: Context | None = None
+
+    @property
+    def context(self) -> Context:
+        if self._context is None:
+            raise RuntimeError("this model was prepared for SegmentEngine: call the engine, or load the model again")
+        return self._context
+
+    def during(self, context: Context) -> "Current":
+        """``with current.during(context): model(...)``. Passes take turns: the engine's lock sees to it."""
+        self._context = context
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._context = None

@@ -79,7 +79,7 @@ class SegmentEngine:
             kind="document",
             seam_tokens=0,
             compute_dtype=dtype,
-            rope=self.layout.rotary.settings,
+            rope=self.layout.rope_settings,
             isolation_prefix=(),
             codec="none",
             namespace=namespace,
@@ -117,7 +117,7 @@ class SegmentEngine:
     @property
     def families(self) -> dict[str, int]:
         """How many layers of each family the model has."""
-        names = [sizes.family for sizes in self.layout.layers]
+        names = [layer.name for layer in self.layout.layers]
         return {name: names.count(name) for name in sorted(set(names))}
 
     def segment_key(self, ids: Sequence[int], kind: Kind = "document", policy: Policy | None = None) -> SegmentKey:
@@ -131,8 +131,7 @@ class SegmentEngine:
     def entry_bytes(self, n_tokens: int) -> int:
         """Bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam."""
         interior = n_tokens - self.policy.seam_tokens
-        size = self.model.dtype.itemsize
-        return sum(sizes.entry_bytes(interior, size) for sizes in self.layout.layers) if interior > 0 else 0
+        return self.layout.entry_bytes(interior, self.model.dtype.itemsize) if interior > 0 else 0
 
     def prefill(
         self,
@@ -217,7 +216,7 @@ class SegmentEngine:
             [(active, report)] = self._begin([(prompt, policy)], resume=False)
             n = len(active.ids)
             active.rows(ids[:-1])
-            [logits] = assemble.run(self.model, self.layout.rotary, [active], [range(n - 1, n + len(ids) - 1)])
+            [logits] = assemble.run(self.model, self.layout, [active], [range(n - 1, n + len(ids) - 1)])
             logprobs = logits.float().log_softmax(-1).cpu()
             nll = -logprobs.gather(1, torch.tensor(ids)[:, None]).mean()
             seconds = time.perf_counter() - began
@@ -257,7 +256,7 @@ class SegmentEngine:
         batch = []
         for request, (active, report) in zip(new, self._begin([(r.prompt, r.policy) for r in new]), strict=True):
             request.state, request.report = active.state, report
-            active.state.capacity = max(active.state.capacity, active.state.n_private + len(active.ids) + request.limit)
+            active.state.capacity = max(active.state.capacity, len(active.state.row_positions) + len(active.ids) + request.limit)
             batch.append((request, active))
         for request in requests:
             if request not in new:
@@ -267,7 +266,7 @@ class SegmentEngine:
                 batch.append((request, active))
         began = time.perf_counter()
         actives = [active for _, active in batch]
-        logits = assemble.run(self.model, self.layout.rotary, actives, [[len(a.ids) - 1] for a in actives])
+        logits = assemble.run(self.model, self.layout, actives, [[len(a.ids) - 1] for a in actives])
         assemble_ms = 1e3 * (time.perf_counter() - began)
         for request in new:
             request.report = replace(request.report, assemble_ms=assemble_ms)
@@ -313,7 +312,7 @@ class SegmentEngine:
                 "tokenize with the engine's own format"
             )
         self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
-        switch = self.layout.rotary.switch_at
+        switch = self.layout.switch_at
         if policy.mode == "hypic" and switch is not None and prompt.n_tokens > switch:
             raise ContextTooLong(
                 f"the prompt has {prompt.n_tokens} tokens; beyond {switch} this model rotates all keys by other "

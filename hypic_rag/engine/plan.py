@@ -6,7 +6,7 @@ segment's transition begins). The plan turns the events into integer tensors tha
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -48,56 +48,88 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """n_rows rows in all; ``spans[s]`` are the rows (start, stop) of sequence s; ``stretches`` in row order.
+class Steps:
+    """The recurrence's walk over a plan, in chunks of C rows.
 
-    The recurrence walks ``len(active)`` steps. At step i the first ``active[i]`` sequences of ``order`` take one
-    chunk each, their chunks lie one behind the other, and ``before[i]`` lists what happens first, as (place in
-    ``order``, Splice or Mark). ``chunk_rows``: (n_chunks, C) int64, ``n_rows`` pads. ``gather``: (n_rows,) int64,
-    where a row's output lies in the flattened chunks. ``last_splice[s]`` ends sequence s, where rows do not.
+    At step i the first ``active[i]`` sequences of ``order`` take one chunk each, their chunks lie one behind the
+    other, and ``before[i]`` lists what happens first, as (place in ``order``, Splice or Mark). ``chunk_rows``:
+    (n_chunks, C) int64, ``n_rows`` pads. ``gather``: (n_rows,) int64, where a row's output lies in the flattened
+    chunks.
     """
 
-    n_rows: int
-    spans: tuple[tuple[int, int], ...]
-    stretches: tuple[Stretch, ...]
     order: tuple[int, ...]
     active: tuple[int, ...]
     before: tuple[tuple[tuple[int, Splice | Mark], ...], ...]
     chunk_rows: Tensor
     gather: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """n_rows rows in all; ``spans[s]`` are the rows (start, stop) of sequence s; ``stretches`` in row order.
+
+    ``last_splice[s]`` ends sequence s, where rows do not.
+    """
+
+    sequences: tuple[tuple[Event, ...], ...]
+    n_rows: int
+    spans: tuple[tuple[int, int], ...]
+    stretches: tuple[Stretch, ...]
     last_splice: tuple[int | None, ...]
+    device: torch.device
+    _steps: dict[int, Steps] = field(default_factory=dict)
+
+    def steps(self, max_chunk: int) -> Steps:
+        """In chunks of at most ``max_chunk`` rows; made once for all layers that ask for the same."""
+        size = self.chunk_size(max_chunk)
+        if size not in self._steps:
+            self._steps[size] = _walk(self, size)
+        return self._steps[size]
+
+    def chunk_size(self, max_chunk: int) -> int:
+        """Rows a chunk, for the least work: short seams in long chunks would be mostly padding, and every chunk
+        costs a step of the recurrence, about as much as 8 rows. One row a run needs no chunk at all."""
+        runs = [event.n for events in self.sequences for event in events if isinstance(event, Rows)]
+        if max(runs, default=1) == 1:
+            return 1
+        sizes = [size for size in (8, 16, 32, 64) if size <= max_chunk]
+        return min(sizes, key=lambda size: sum(-(-n // size) for n in runs) * (size + 8))
 
 
 def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cpu") -> Plan:
     """Lay out one pass. Each sequence has at least one row."""
-    start, spans, chunked, last = 0, [], [], []
+    row, spans, last = 0, [], []
     stretches: list[Stretch] = []
-    size = _chunk_size([event.n for events in sequences for event in events if isinstance(event, Rows)])
     for s, events in enumerate(sequences):
-        row, opened, before = start, None, None
-        chunks: list[list[int]] = []
-        pending: list[Splice | Mark] = []
-        waiting: list[tuple[int, Splice | Mark]] = []  # (chunk it precedes, event)
+        first, opened, before = row, None, None
         for event in events:
             if isinstance(event, Rows):
-                waiting += [(len(chunks), p) for p in pending]
-                pending = []
-                chunks += [list(range(row + i, row + min(i + size, event.n))) for i in range(0, event.n, size)]
                 if opened is None:
                     opened = len(stretches)
                     stretches.append(Stretch(s, row, 0, before))
                 previous = stretches[opened]
                 stretches[opened] = Stretch(s, previous.start, previous.n + event.n, previous.before)
                 row += event.n
-            else:
-                pending.append(event)
-                if isinstance(event, Splice):
-                    opened, before = None, event.index
-        waiting += [(len(chunks), p) for p in pending]
-        spans.append((start, row))
-        chunked.append((chunks, waiting))
+            elif isinstance(event, Splice):
+                opened, before = None, event.index
+        spans.append((first, row))
         last.append(before if opened is None else None)
-        start = row
+    events_of = tuple(tuple(events) for events in sequences)
+    return Plan(events_of, row, tuple(spans), tuple(stretches), tuple(last), torch.device(device))
+
+
+def _walk(plan: Plan, size: int) -> Steps:
+    chunked = []
+    for events, (row, _) in zip(plan.sequences, plan.spans, strict=True):
+        chunks: list[list[int]] = []
+        waiting: list[tuple[int, Splice | Mark]] = []  # (chunk it precedes, event)
+        for event in events:
+            if isinstance(event, Rows):
+                chunks += [list(range(row + i, row + min(i + size, event.n))) for i in range(0, event.n, size)]
+                row += event.n
+            else:
+                waiting.append((len(chunks), event))
+        chunked.append((chunks, waiting))
     order = sorted(range(len(chunked)), key=lambda s: -len(chunked[s][0]))  # stable: equal lengths keep their order
     n_steps = len(chunked[order[0]][0]) if order else 0
     active, table = [], []
@@ -109,27 +141,10 @@ def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cp
         tuple((place, event) for place, s in enumerate(order) for at, event in chunked[s][1] if at == step)
         for step in range(n_steps + 1)
     )
-    chunk_rows = torch.full((len(table), size), start, dtype=torch.long)
-    gather = torch.empty(start, dtype=torch.long)
+    chunk_rows = torch.full((len(table), size), plan.n_rows, dtype=torch.long)
+    gather = torch.empty(plan.n_rows, dtype=torch.long)
     for i, rows in enumerate(table):
         chunk_rows[i, : len(rows)] = torch.tensor(rows)
         gather[rows[0] : rows[-1] + 1] = torch.arange(i * size, i * size + len(rows))
-    return Plan(
-        start,
-        tuple(spans),
-        tuple(stretches),
-        tuple(order),
-        tuple(active),
-        events_before,
-        chunk_rows.to(device),
-        gather.to(device),
-        tuple(last),
-    )
-
-
-def _chunk_size(runs: Sequence[int]) -> int:
-    """Rows a chunk, for the least work: short seams in long chunks would be mostly padding, and every chunk costs
-    a step of the recurrence, about as much as 8 rows. One row a run needs no chunk at all."""
-    if max(runs, default=1) == 1:
-        return 1
-    return min((8, 16, 32, 64), key=lambda size: sum(-(-n // size) for n in runs) * (size + 8))
+    device = plan.device
+    return Steps(tuple(order), tuple(active), events_before, chunk_rows.to(device), gather.to(device))

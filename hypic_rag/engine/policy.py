@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hypic_rag.engine.recurrence import Compose
 from hypic_rag.errors import BadInput
 
 Mode = Literal["hypic", "full"]
+Compose = Literal["exact", "last_state", "add"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 
 from hypic_rag.cache import Entry, LayerEntry
 from hypic_rag.engine.context import Isolation
-from hypic_rag.engine.models.layout import Layout
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.plan import Event, Mark, Rows, build
 from hypic_rag.prompt import Ids
 
@@ -32,15 +32,16 @@ def packs(segments: Sequence[Ids], one_a_pass: bool) -> Iterator[list[int]]:
 def prefill(model: Any, layout: Layout, segments: Sequence[Ids], seams: Sequence[int]) -> list[Entry]:
     """One packed pass. Each segment has more tokens than its seam. Entries are on the CPU, interior only."""
     plan = build([_events(len(ids), seam) for ids, seam in zip(segments, seams, strict=True)], model.device)
-    context = Isolation(plan, tuple(seams))
+    positions = torch.cat([torch.arange(len(segment)) for segment in segments]).to(model.device)
+    context = Isolation(plan, positions, tuple(seams))
     ids = torch.tensor([[token for segment in segments for token in segment]], device=model.device)
-    positions = torch.cat([torch.arange(len(segment)) for segment in segments])[None].to(model.device)
-    model.base_model(input_ids=ids, position_ids=positions, use_cache=False, hypic=context)
+    with layout.current.during(context):
+        model.base_model(input_ids=ids, position_ids=positions[None], use_cache=False)
     entries = []
     for s, (segment, seam) in enumerate(zip(segments, seams, strict=True)):
         layers = tuple(
-            LayerEntry(sizes.family, {name: t.cpu() for name, t in context.kept[i][s].items()})
-            for i, sizes in enumerate(layout.layers)
+            LayerEntry(layer.name, {name: t.cpu() for name, t in context.kept[i][s].items()})
+            for i, layer in enumerate(layout.layers)
         )
         entries.append(Entry(len(segment), seam, layers))
     return entries

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypic_rag.cache import Entry, Hit, SegmentCache, SegmentKey
-from hypic_rag.engine.models.layout import Layout
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.prefill import packs, prefill
 from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part

@@ -15,12 +15,14 @@ class Interior:
     """A cached interior placed in a sequence.
 
     ``layers[i]`` holds layer i's tensors on the compute device, shared with every sequence that uses the entry.
-    ``offset``: global position of the *segment's* first token, to which its keys' local positions are relative.
+    ``offset``: global position of the *segment's* first token, to which its keys' local positions are relative;
+    ``position``: of the interior's first token.
     ``first_row``: how many private rows stand before it; the rows from there on see it.
     """
 
     layers: tuple[Mapping[str, Tensor], ...]
     offset: int
+    position: int
     first_row: int
     n_tokens: int
     nbytes: int
@@ -28,66 +30,78 @@ class Interior:
     @classmethod
     def place(cls, entry: Entry, offset: int, first_row: int, device: torch.device) -> "Interior":
         layers = tuple({name: t.to(device) for name, t in layer.tensors.items()} for layer in entry.layers)
-        return cls(layers, offset, first_row, entry.n_tokens - entry.seam_tokens, entry.nbytes)
+        return cls(layers, offset, offset + entry.seam_tokens, first_row, entry.n_tokens - entry.seam_tokens, entry.nbytes)
 
 
 @dataclass
 class LinearState:
-    """R: (H, K, V) float32. tail: (k - 1, C), the last inputs of the causal convolution."""
+    """R: (H, K, V) float32, None before the first row. tail: (k - 1, C), the last inputs of the causal convolution."""
 
-    R: Tensor
-    tail: Tensor
+    R: Tensor | None = None
+    tail: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.R.nbytes + self.tail.nbytes
+        return sum(t.nbytes for t in (self.R, self.tail) if t is not None)
 
     def clone(self) -> "LinearState":
-        return LinearState(self.R.clone(), self.tail.clone())
+        return LinearState(*(None if t is None else t.clone() for t in (self.R, self.tail)))
 
 
 @dataclass
 class PrivateKV:
-    """Keys (rotated at global positions) and values of a sequence's own rows: (H, capacity, D), ``n`` in use."""
+    """Keys (rotated at global positions) and values of a sequence's own rows: (H, capacity, D), ``n`` in use.
+
+    values: None where they are the first dims of the keys (MLA's latent).
+    """
 
     keys: Tensor
-    values: Tensor
+    values: Tensor | None
     n: int = 0
 
     @classmethod
-    def empty(cls, keys: Tensor, capacity: int) -> "PrivateKV":
-        shape = (keys.shape[0], capacity, keys.shape[2])
-        return cls(keys.new_empty(shape), keys.new_empty(shape))
+    def empty(cls, keys: Tensor, values: Tensor | None, capacity: int) -> "PrivateKV":
+        """Room for ``capacity`` rows of the shapes of keys, values (H, n, D)."""
+
+        def room(t: Tensor) -> Tensor:
+            return t.new_empty(t.shape[0], capacity, t.shape[2])
+
+        return cls(room(keys), None if values is None else room(values))
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """keys, values: (H, n, D). Grows by doubling where the capacity does not suffice."""
         end = self.n + keys.shape[1]
         if end > self.keys.shape[1]:
-            grown = PrivateKV.empty(self.keys, max(end, 2 * self.keys.shape[1]))
-            grown.append(self.keys[:, : self.n], self.values[:, : self.n])
+            grown = PrivateKV.empty(self.keys, self.values, max(end, 2 * self.keys.shape[1]))
+            grown.append(self.keys[:, : self.n], self.values_of(values.shape[-1])[:, : self.n])
             self.keys, self.values = grown.keys, grown.values
         self.keys[:, self.n : end] = keys
-        self.values[:, self.n : end] = values
+        if self.values is not None:
+            self.values[:, self.n : end] = values
         self.n = end
+
+    def values_of(self, dim: int) -> Tensor:
+        """(H, capacity, dim)."""
+        return self.keys[..., :dim] if self.values is None else self.values
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
+        return self.keys.nbytes + (0 if self.values is None else self.values.nbytes)
 
     def clone(self) -> "PrivateKV":
-        return PrivateKV(self.keys.clone(), self.values.clone(), self.n)
+        return PrivateKV(self.keys.clone(), None if self.values is None else self.values.clone(), self.n)
 
 
 @dataclass
 class SequenceState:
     """``parts``: the token ids already run, consecutive live parts merged. ``position``: of the next token.
 
-    ``n_private``: rows computed for this sequence. ``capacity``: private rows to make room for.
+    ``row_positions``: of the rows computed for this sequence. ``capacity``: own rows to make room for.
     """
 
     parts: list[Part] = field(default_factory=list)
     position: int = 0
-    n_private: int = 0
+    row_positions: list[int] = field(default_factory=list)
     capacity: int = 64
     interiors: list[Interior] = field(default_factory=list)
     linear: dict[int, LinearState] = field(default_factory=dict)
@@ -103,7 +117,7 @@ class SequenceState:
         return SequenceState(
             list(self.parts),
             self.position,
-            self.n_private,
+            list(self.row_positions),
             self.capacity,
             list(self.interiors),
             {i: s.clone() for i, s in self.linear.items()},

@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
     [(active, _)] = engine._begin([(prompt, policy)], resume=False)
-    return assemble.run(engine.model, engine.layout.rotary, [active], [range(len(active.ids))])[0]
+    return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 
 def worst(a: Tensor, b: Tensor) -> float:
@@ -84,7 +84,7 @@ LENGTHS = {  # of the documents, for a seam of 8 and a convolution of 4
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_every_policy_equals_the_two_stream_oracle(engine: SegmentEngine, plain: Any, policy: Policy) -> None:
     prompt = Prompt.build(tiny.ids(20, 1), [tiny.ids(n, n) for n in (1, 7, 8, 9, 3, 150, 40)], tiny.ids(13, 2))
-    assert worst(assembled(engine, prompt, policy), two_stream.logits(plain, prompt, policy)) < TOLERANCE
+    assert worst(assembled(engine, prompt, policy), two_stream.logits(plain, prompt, policy, tiny.mixers)) < TOLERANCE
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
@@ -94,7 +94,7 @@ def test_every_length_equals_the_two_stream_oracle(
     for leading in ((), tiny.ids(2, 1)):
         prompt = Prompt.build(leading, [tiny.ids(n, n) for n in lengths], tiny.ids(13, 2))
         got = assembled(gdn_engine, prompt, Policy())
-        assert worst(got, two_stream.logits(gdn_plain, prompt, Policy())) < TOLERANCE
+        assert worst(got, two_stream.logits(gdn_plain, prompt, Policy(), tiny.mixers)) < TOLERANCE
 
 
 def test_policies_differ(engine: SegmentEngine) -> None:
@@ -114,7 +114,7 @@ def test_rotations(rope: dict[str, Any]) -> None:
     changes = {"rope_parameters": rope}
     plain, engine = tiny.build("qwen3_5_text", **changes), tiny.engine("qwen3_5_text", changes)
     prompt = Prompt.build(tiny.ids(20, 1), [tiny.ids(n, n) for n in (60, 700)], tiny.ids(13, 2))
-    assert worst(assembled(engine, prompt, Policy()), two_stream.logits(plain, prompt, Policy())) < TOLERANCE
+    assert worst(assembled(engine, prompt, Policy()), two_stream.logits(plain, prompt, Policy(), tiny.mixers)) < TOLERANCE
 
 
 def test_cold_equals_warm_equals_restarted(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_leading_and_question_and_full_mode_equal_the_plain_model(engine: Segmen
 def test_the_assembled_forward_equals_the_two_stream_oracle(engine: SegmentEngine, plain: Any, policy: Policy) -> None:
     ask = prompt(engine, 3)
     got = assembled(engine, ask, policy)
-    assert (got - two_stream.logits(plain, ask, policy)).abs().max() < TOLERANCE
+    assert (got - two_stream.logits(plain, ask, policy, tiny.mixers)).abs().max() < TOLERANCE
     other = assembled(engine, ask, Policy(compose="add"))
     assert (got - other).abs().max() > 100 * TOLERANCE
 

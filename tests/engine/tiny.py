@@ -57,6 +57,11 @@ def build(kind: str, attn_implementation: str = "eager", **changes: Any) -> Any:
     return model.eval()
 
 
+def mixers(model: Any) -> dict[str, torch.nn.Module]:
+    """By their names, what the oracle steps through."""
+    return {name: module for name, module in model.named_modules() if name.endswith("linear_attn")}
+
+
 @torch.no_grad()
 def enliven(model: Any) -> None:
     mixers = [layer.linear_attn for layer in model.model.layers if hasattr(layer, "linear_attn")]

@@ -1,32 +1,54 @@
 """One file a Hugging Face architecture: which modules read other tokens, and how it rotates.
 
-``prepare(model)`` finds the file by ``config.model_type``, swaps the linear mixers in place, and returns what the
-engine needs to know. Adding a model: docs/adding-a-model.md.
+A file here names its ``MODEL_TYPES`` and defines ``prepare(model, layout)``, which swaps the linear mixers in place
+and gives every layer that reads other tokens its slot. Adding a model: docs/adding-a-model.md.
 """
 
+import difflib
+import pkgutil
+from importlib import import_module
 from types import ModuleType
 
 from transformers import PreTrainedModel
 
-from hypic_rag.engine.models import qwen3_5, qwen3_next
-from hypic_rag.engine.models.layout import Layout
+from hypic_rag.engine.layout import Layout
 from hypic_rag.errors import UnsupportedModel
 
-ARCHITECTURES: tuple[ModuleType, ...] = (qwen3_5, qwen3_next)
-MODEL_TYPES: dict[str, ModuleType] = {name: file for file in ARCHITECTURES for name in file.MODEL_TYPES}
+
+def _files() -> dict[str, ModuleType]:
+    files = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    return {kind: file for file in files for kind in getattr(file, "MODEL_TYPES", ())}
+
+
+MODEL_TYPES: dict[str, ModuleType] = _files()
+"""The file of each ``config.model_type``."""
 
 
 def prepare(model: PreTrainedModel) -> Layout:
     """Swap what reads other tokens. Raises UnsupportedModel."""
     kind = model.config.model_type
-    check_supported(kind, type(model).__name__)
-    return MODEL_TYPES[kind].prepare(model)  # type: ignore[no-any-return]
+    check_supported(kind, type(model).__name__, mixers(model))
+    layout = Layout()
+    MODEL_TYPES[kind].prepare(model, layout)
+    return layout
 
 
-def check_supported(model_type: str, name: str) -> None:
+def mixers(model: PreTrainedModel) -> tuple[str, ...]:
+    """Class names of the modules that probably read other tokens, each once."""
+    words = ("attention", "attn", "mixer", "mamba", "delta", "conv", "retention", "recurrent", "ssm", "rwkv")
+    names = {type(module).__name__ for module in model.modules()} - {"Conv1d", "ModuleList"}
+    return tuple(sorted(name for name in names if any(word in name.lower() for word in words)))
+
+
+def check_supported(model_type: str, name: str, mixers: tuple[str, ...] = ()) -> None:
     """Before anything large is loaded. Raises UnsupportedModel."""
-    if model_type not in MODEL_TYPES:
-        raise UnsupportedModel(
-            f"{name} is of the architecture {model_type!r}, which no file of hypic_rag/engine/models knows; known: "
-            f"{', '.join(sorted(MODEL_TYPES))}. Use one of these with --model, or add a file: docs/adding-a-model.md"
-        )
+    if model_type in MODEL_TYPES:
+        return
+    near = difflib.get_close_matches(model_type, MODEL_TYPES, n=3, cutoff=0.5)
+    raise UnsupportedModel(
+        f"{name} is of the architecture {model_type!r}, which no file of hypic_rag/engine/models knows"
+        + (f" (its mixers: {', '.join(mixers)})" if mixers else "")
+        + (f"; near: {', '.join(near)}" if near else "")
+        + f"; known: {', '.join(sorted(MODEL_TYPES))}. Use one of these with --model, or add a file: "
+        "docs/adding-a-model.md"
+    )

@@ -5,22 +5,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypic_rag.engine.models.gdn_mixer import Projected
-from hypic_rag.engine.models.layout import Layout
-from hypic_rag.engine.models.qwen3_5 import swap_gdn
+from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.models import qwen3_5
+from hypic_rag.engine.models.qwen3_5 import GatedDeltaNet, Projected
 
 MODEL_TYPES = ("qwen3_next",)
 
 
-def prepare(model: Any) -> Layout:
-    return swap_gdn(model, project)
+class Interleaved(GatedDeltaNet):
+    def project(self, m: Any, x: Tensor) -> Projected:
+        n, heads = x.shape[0], m.num_k_heads
+        ratio = m.num_v_heads // heads
+        widths = (m.head_k_dim, m.head_k_dim, ratio * m.head_v_dim, ratio * m.head_v_dim)
+        q, k, v, z = m.in_proj_qkvz(x).view(n, heads, -1).split(widths, dim=-1)
+        b, a = m.in_proj_ba(x).view(n, heads, -1).split((ratio, ratio), dim=-1)
+        qkv = torch.cat([t.reshape(n, -1) for t in (q, k, v)], dim=-1)
+        return Projected(qkv, z.reshape(n, -1), b.reshape(n, -1), a.reshape(n, -1))
 
 
-def project(m: Any, x: Tensor) -> Projected:
-    n, heads = x.shape[0], m.num_k_heads
-    ratio = m.num_v_heads // heads
-    widths = (m.head_k_dim, m.head_k_dim, ratio * m.head_v_dim, ratio * m.head_v_dim)
-    q, k, v, z = m.in_proj_qkvz(x).view(n, heads, -1).split(widths, dim=-1)
-    b, a = m.in_proj_ba(x).view(n, heads, -1).split((ratio, ratio), dim=-1)
-    qkv = torch.cat([t.reshape(n, -1) for t in (q, k, v)], dim=-1)
-    return Projected(qkv, z.reshape(n, -1), b.reshape(n, -1), a.reshape(n, -1))
+def prepare(model: Any, layout: Layout) -> None:
+    qwen3_5.prepare(model, layout, Interleaved)

@@ -1,0 +1,35 @@
+"""What the engine asks of a recurrence; one file beside this answers for each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.transition import Transition
+
+
+class Running(Protocol):
+    """Chunks on their way; see ``chunks.Runner``."""
+
+    def advance(self, start: int, state: Tensor) -> Tensor: ...
+
+    def outputs(self) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """A linear recurrence ``S_t = T_t S_{t-1} + k_t v_t^T`` over a state (H, K, V).
+
+    run: chunks of rows, (B, C) row numbers, ready to run from any state; the form for long segments.
+    step: one token, as the paper has it: ``step(S, row) -> (S', out)`` with S (H, K, V), out (H, V). The oracle.
+    max_chunk: rows a chunk can have at most. source: the paper.
+    """
+
+    name: str
+    source: str
+    transition: Transition
+    run: Callable[[Rows, Tensor], Running]
+    step: Callable[[Tensor, Rows], tuple[Tensor, Tensor]]
+    max_chunk: int = 64

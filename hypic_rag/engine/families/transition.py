@@ -1,0 +1,116 @@
+"""What a segment does to any earlier state, kept as small as its family allows, and composition with it.
+
+``compose`` is ``T R + S`` (HYPIC, arXiv 2607.01299, Eq. 6) for each form of T. ``shapes`` names the tensors that an
+entry keeps for T; ``keep`` makes them from the rows of an interior (dense ones are run along with the rows instead).
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hypic_rag.engine.families.rows import Rows
+
+
+class Sizes(Protocol):
+    """What of a layer a transition depends on. ``rates``: (H,) log decays a token, or (H, K) a unit of time."""
+
+    n_heads: int
+    k_dim: int
+    rates: Tensor | None
+
+
+Kept = dict[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Transition(Protocol):
+    name: str
+
+    def shapes(self, sizes: Sizes) -> Shapes: ...
+
+    def keep(self, rows: Rows) -> Kept: ...
+
+    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+        """R, S: (H, K, V) float32, not modified. Returns a new one."""
+        ...
+
+
+class Dense:
+    """T: (H, K, K). It is run along with the rows, as K more value columns that start from the identity."""
+
+    name = "dense"
+
+    def shapes(self, sizes: Sizes) -> Shapes:
+        return {"T": (sizes.n_heads, sizes.k_dim, sizes.k_dim)}
+
+    def keep(self, rows: Rows) -> Kept:
+        return {}
+
+    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+        return torch.baddbmm(S, kept["T"], R)
+
+
+class Diagonal:
+    """log_T: (H, K), the sum of the rows' log decays."""
+
+    name = "diagonal"
+
+    def shapes(self, sizes: Sizes) -> Shapes:
+        return {"log_T": (sizes.n_heads, sizes.k_dim)}
+
+    def keep(self, rows: Rows) -> Kept:
+        return {"log_T": rows.log_decay.sum(0)}
+
+    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+        return torch.addcmul(S, kept["log_T"].exp()[..., None], R)
+
+
+class Scalar:
+    """log_T: (H,), the sum of the rows' log decays."""
+
+    name = "scalar"
+
+    def shapes(self, sizes: Sizes) -> Shapes:
+        return {"log_T": (sizes.n_heads,)}
+
+    def keep(self, rows: Rows) -> Kept:
+        return {"log_T": rows.log_decay.sum(0)}
+
+    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+        return torch.addcmul(S, kept["log_T"].exp()[:, None, None], R)
+
+
+class Length:
+    """Nothing is kept: every token decays alike, by ``sizes.rates``, and the length is known."""
+
+    name = "scalar, from the length"
+
+    def shapes(self, sizes: Sizes) -> Shapes:
+        return {}
+
+    def keep(self, rows: Rows) -> Kept:
+        return {}
+
+    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+        assert sizes.rates is not None
+        T = (n_tokens * sizes.rates.to(R.device)).exp()
+        return torch.addcmul(S, T[:, None, None], R)
+
+
+class TimeSteps:
+    """dt: (H,), the sum of the rows' time steps; each state channel decays by its own rate in ``sizes.rates``."""
+
+    name = "diagonal, from the sum of dt"
+
+    def shapes(self, sizes: Sizes) -> Shapes:
+        return {"dt": (sizes.n_heads,)}
+
+    def keep(self, rows: Rows) -> Kept:
+        assert rows.dt is not None
+        return {"dt": rows.dt.sum(0)}
+
+    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+        assert sizes.rates is not None
+        T = (kept["dt"][:, None] * sizes.rates.to(R.device)).exp()
+        return torch.addcmul(S, T[..., None], R)

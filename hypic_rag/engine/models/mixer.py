@@ -1,0 +1,64 @@
+"""What stands in for a Hugging Face mixer: the same weights, and our ways of reading other rows."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from hypic_rag.engine import linear
+from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.layout import Layout, LinearLayer
+
+
+class Mixer(nn.Module):
+    """Takes the place of ``original``, whose weights it reads; a model's file says ``sizes`` and ``mix``.
+
+    ``mix`` reads like the original's forward, over rows (N, hidden) without padding, with ``convolved``, ``shifted``
+    and ``recurred`` where the original reads other tokens. ``returns``: how many values the original returns, the
+    output first.
+    """
+
+    returns = 1
+
+    def __init__(self, original: Any, layout: Layout):
+        super().__init__()
+        self.original = original
+        self.layer = self.sizes(original, layout)
+        self.slot = layout.take(self.layer)
+        self.current = layout.current
+
+    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+        """What the layer keeps. m: the original."""
+        raise NotImplementedError
+
+    def mix(self, m: Any, x: Tensor) -> Tensor:
+        """x: (N, hidden), the rows of the pass. Returns (N, hidden)."""
+        raise NotImplementedError
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        """hidden_states: (1, N, hidden)."""
+        out = self.mix(self.original, hidden_states[0])[None]
+        return out if self.returns == 1 else (out, *[None] * (self.returns - 1))
+
+    @property
+    def positions(self) -> Tensor:
+        """(N,) int64, of the rows: global, or local in an isolated prefill."""
+        return self.current.context.positions
+
+    def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = True) -> Tensor:
+        """The causal convolution, SiLU of it unless told. x: (N, C); weight: (C, k) or (C, 1, k)."""
+        taps = weight.squeeze(1) if weight.dim() == 3 else weight
+        return linear.convolved(self.current.context, self.slot, self.layer, x, taps, bias, silu)
+
+    def shifted(self, x: Tensor) -> Tensor:
+        """The row before each row. x: (N, C)."""
+        return linear.shifted(self.current.context, self.slot, self.layer, x)
+
+    def recurred(self, rows: Rows) -> Tensor:
+        """What the rows read of the state: (N, H, V) float32."""
+        return linear.recurred(self.current.context, self.slot, self.layer, rows)
+
+
+def unit_length(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """The last axis at length one, in float32, as the delta rules want keys."""
+    x = x.float()
+    return x * (x * x).sum(-1, keepdim=True).add(eps).rsqrt()

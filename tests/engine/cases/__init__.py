@@ -1,0 +1,78 @@
+"""One file an architecture: a tiny configuration whose memory lives, and what the oracle steps through.
+
+Hugging Face's initialization lets every transition die within 64 tokens; then ``exact`` equals ``last_state`` and no
+test of composition can fail. A case's ``enliven`` sets the decays.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+import two_stream
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 49152,  # the default model's tokenizer is used with all of them
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.15,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
+
+
+def nothing(model: Any) -> None:
+    """Where there is no decay to set."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """kind: ``config.model_type``. config: beside SIZES. enliven: changes a model's decays in place.
+
+    mixers: how the names of the modules end that the oracle steps through; stepped: how.
+    live: whether the share of live transitions is asserted (not where the architecture fixes the decays).
+    """
+
+    kind: str
+    config: dict[str, Any] = field(default_factory=dict)
+    enliven: Callable[[Any], None] = nothing
+    mixers: tuple[str, ...] = ()
+    stepped: type[two_stream.Stepped] = two_stream.Stepped
+    live: bool = True
+
+    def build(self, attn_implementation: str = "eager", **changes: Any) -> Any:
+        """The same weights for the same changes, whatever the attention."""
+        config = AutoConfig.for_model(self.kind, **{**SIZES, **self.config, **changes})
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32)
+        with torch.no_grad():
+            self.enliven(model)
+        return model.eval()
+
+    def stepped_modules(self, model: Any) -> dict[str, nn.Module]:
+        return {name: module for name, module in model.named_modules() if self.mixers and name.endswith(self.mixers)}
+
+
+def half_lives(n: int) -> torch.Tensor:
+    """(n,) tokens, log-spaced from 8 to 4,000, a little more short than long."""
+    return 8 * 500 ** torch.linspace(0, 1, n) ** 1.5
+
+
+def _cases() -> dict[str, Case]:
+    """Every file beside this has CASES by name."""
+    files = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    return {name: case for file in files for name, case in file.CASES.items()}
+
+
+def all_cases() -> dict[str, Case]:
+    return _cases()
