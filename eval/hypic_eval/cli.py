@@ -1,16 +1,17 @@
 """``hypic-eval``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_eval.commands import quality, reference, table, ttft
+from hypic_eval.commands import exactness, quality, reference, table, ttft
 from hypic_rag import command_line
 
 START = """Start here:
   hypic-eval quality tests/data/hotpotqa_few.jsonl --limit 2     answers of every mode, scored
   hypic-eval ttft --data tests/data/hotpotqa_few.jsonl --n 1     how soon the first token comes
+  hypic-eval exactness --segments 1,4                            composition against a float64 recurrence
   hypic-eval table results.json                                  a table of saved results
 """
 
 app = command_line.make_app(
-    (quality, ttft, reference, table),
+    (quality, ttft, exactness, reference, table),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "

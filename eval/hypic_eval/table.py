@@ -6,7 +6,7 @@ from itertools import groupby
 from hypic_eval.results import ResultRow, Results
 
 DIGITS = {"%": 1, "nats": 3, "ms": 0, "tokens": 0, "tokens/s": 0, "x": 2}
-SUFFIX = {"%": "", "nats": "", "ms": " ms", "tokens": "", "tokens/s": " tokens/s", "x": "x"}
+SUFFIX = {"%": "", "nats": "", "ms": " ms", "tokens": "", "tokens/s": " tokens/s", "x": "x", "relative error": ""}
 
 
 def markdown(results: Results) -> str:
@@ -50,7 +50,7 @@ def cell(row: ResultRow) -> str:
 
 
 def number(value: float, unit: str, sign: str = "") -> str:
-    return f"{value:{sign}.{DIGITS[unit]}f}"
+    return f"{value:{sign}.1e}" if unit == "relative error" else f"{value:{sign}.{DIGITS[unit]}f}"
 
 
 def interval(bounds: Sequence[float] | None, unit: str, sign: str = "") -> str:

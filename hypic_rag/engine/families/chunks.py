@@ -81,6 +81,11 @@ def log_decays(rows_decay: Tensor, index: Tensor) -> Tensor:
     return gather(rows_decay if rows_decay.dim() == 3 else rows_decay[..., None], index)
 
 
+def decays_before(total: Tensor) -> Tensor:
+    """Of cumulated log decays (B, H, C, D), those before each row: by a shift, which unlike a difference is exact."""
+    return torch.cat((torch.zeros_like(total[..., :1, :]), total[..., :-1, :]), dim=-2)
+
+
 def decayed_products(
     xs: tuple[Tensor, ...], y: Tensor, later: Tensor, earlier: Tensor, diagonal: int = 0
 ) -> list[Tensor]:

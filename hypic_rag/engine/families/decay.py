@@ -2,20 +2,19 @@
 
 from torch import Tensor
 
-from hypic_rag.engine.families.chunks import Chunks, Runner, decayed_products, gather, log_decays
+from hypic_rag.engine.families.chunks import Chunks, Runner, decayed_products, decays_before, gather, log_decays
 from hypic_rag.engine.families.rows import Rows
 
 
 def run_decay(rows: Rows, index: Tensor) -> Runner:
     """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
     q, k, v = (gather(t, index) for t in (rows.q, rows.k, rows.v))
-    own = log_decays(rows.log_decay, index)
-    total = own.cumsum(-2)
+    total = log_decays(rows.log_decay, index).cumsum(-2)
     if rows.bonus is None:
         seen_from = total
         [scores] = decayed_products((q,), k, total, total)
     else:  # the state before the row is read, and the row itself through the bonus
-        seen_from = total - own
+        seen_from = decays_before(total)
         [scores] = decayed_products((q,), k, seen_from, total, diagonal=-1)
         scores.diagonal(dim1=-2, dim2=-1).add_((q * rows.bonus[:, None] * k).sum(-1))
     to_end = (total[..., -1:, :] - total).exp()

@@ -7,7 +7,15 @@ a is the removal key, negated, and b the same key times its in-context learning 
 import torch
 from torch import Tensor
 
-from hypic_rag.engine.families.chunks import Chunks, Runner, decayed_products, gather, log_decays, solve_unit_lower
+from hypic_rag.engine.families.chunks import (
+    Chunks,
+    Runner,
+    decayed_products,
+    decays_before,
+    gather,
+    log_decays,
+    solve_unit_lower,
+)
 from hypic_rag.engine.families.family import Family
 from hypic_rag.engine.families.rows import Rows
 from hypic_rag.engine.families.step import outer, read
@@ -25,9 +33,8 @@ def run(rows: Rows, index: Tensor) -> Runner:
     """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
     assert rows.a is not None and rows.b is not None
     q, k, v, a, b = (gather(t, index) for t in (rows.q, rows.k, rows.v, rows.a, rows.b))
-    own = log_decays(rows.log_decay, index)
-    total = own.cumsum(-2)
-    before = total - own
+    total = log_decays(rows.log_decay, index).cumsum(-2)
+    before = decays_before(total)
     [ab] = decayed_products((a,), b, before, total, diagonal=-1)
     [ak] = decayed_products((a,), k, before, total, diagonal=-1)
     solved = solve_unit_lower(-ab, torch.cat((ak @ v, a * before.exp()), dim=-1))  # p = the first part + the second R
