@@ -28,9 +28,10 @@ class Settings:
     embedder: str | None = None  # a folder or a hub name; None: the store's own, for a new one MiniLM
     top_k: int = 5
     chunk_tokens: int | None = None  # of the model; None: the store's own, for a new one 512
-    seam_tokens: int = 8
-    compose: str = "exact"
-    mode: str = "hypic"
+    seam_tokens: int | None = None  # of these three, what is None is the model's calibrated value
+    compose: str | None = None  # (hypic-rag calibrate), and without a calibration 8, exact, hypic
+    mode: str | None = None
+    log_questions: bool = False  # keep what ask and chat are asked in the store, for hypic-rag audit
     max_new_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
@@ -185,6 +186,15 @@ def _number(low: float, high: float, low_open: bool = False) -> Callable[[object
     return parse
 
 
+def _yes_or_no(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    word = raw.strip().lower() if isinstance(raw, str) else raw
+    if word not in ("yes", "no", "true", "false", "1", "0"):
+        raise ValueError(f"needs yes or no, not {raw!r}")
+    return word in ("yes", "true", "1")
+
+
 def _size(raw: object) -> int | None:
     if isinstance(raw, str) and raw.strip().lower() in ("unlimited", "none"):
         return None
@@ -211,6 +221,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "seam_tokens": _whole(0),
     "compose": _one_of("exact", "last_state", "add"),
     "mode": _one_of("hypic", "full"),
+    "log_questions": _yes_or_no,
     "max_new_tokens": _whole(1),
     "temperature": _number(0.0, 100.0),
     "top_p": _number(0.0, 1.0, low_open=True),

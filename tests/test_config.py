@@ -55,6 +55,11 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert settings.disk_budget is None
 
 
+def test_a_policy_that_nobody_gave_is_left_to_the_model(tmp_path: Path) -> None:
+    settings = Settings.load(environment={}, file=tmp_path / "none.toml")
+    assert (settings.mode, settings.seam_tokens, settings.compose) == (None, None, None)
+
+
 def test_a_missing_file_means_defaults(tmp_path: Path) -> None:
     assert Settings.load(environment={}, file=tmp_path / "none.toml") == Settings()
 
@@ -78,6 +83,8 @@ WRONG = {
     "size": ('disk_budget = "much"', "not a size"),
     "size as a fraction": ("disk_budget = 1.5", "not a size"),
     "empty text": ('model = ""', "needs a text"),
+    "neither yes nor no": ('log_questions = "maybe"', "needs yes or no, not 'maybe'"),
+    "a number for yes": ("log_questions = 1", "needs yes or no, not 1"),
     "negative seed": ("seed = -4", "at least 0"),
 }
 

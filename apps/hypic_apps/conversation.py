@@ -8,6 +8,7 @@ from llama_index.core.schema import NodeWithScore
 from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
 from hypic_rag.prompt import Prompt, fit_documents
 from hypic_rag.retrieval import HypicLLM, Store, StoreRetriever
+from hypic_rag.retrieval.question_log import log_question
 from hypic_rag.retrieval.rendering import title_and_text
 from hypic_rag.retrieval.synthesizer import NOTHING_RETRIEVED
 
@@ -35,12 +36,24 @@ class OutOfContext(Exception):
 
 
 class Conversation:
-    """``ask`` yields the answer's text as it comes; afterwards ``last`` is the whole answer."""
+    """``ask`` yields the answer's text as it comes; afterwards ``last`` is the whole answer.
 
-    def __init__(self, engine: SegmentEngine, store: Store, policy: Policy, sampling: Sampling, top_k: int):
+    log_questions: keep in the store what is asked first; later questions lean on the turns before them.
+    """
+
+    def __init__(
+        self,
+        engine: SegmentEngine,
+        store: Store,
+        policy: Policy,
+        sampling: Sampling,
+        top_k: int,
+        log_questions: bool = False,
+    ):
         self.engine = engine
         self.policy = policy
         self.sampling = sampling
+        self._log_folder = store.folder if log_questions else None
         self._retriever = StoreRetriever(store, top_k)
         self._llm = HypicLLM(engine=engine, max_new_tokens=sampling.max_new_tokens)
         self.start_anew()
@@ -55,6 +68,8 @@ class Conversation:
     def ask(self, question: str) -> Iterator[str]:
         """Raises BadInput for an empty question; ContextTooLong on a first turn, OutOfContext on others."""
         retrieved = self._retriever.retrieve(question)
+        if self._log_folder is not None and self._prompt is None:
+            log_question(self._log_folder, question)
         if not retrieved:
             self.last = Answer(question, NOTHING_RETRIEVED)
             yield NOTHING_RETRIEVED

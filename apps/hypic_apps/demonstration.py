@@ -10,7 +10,7 @@ from typing import Any
 from hypic_apps import ingestion, report, session
 from hypic_apps.conversation import Conversation
 from hypic_rag.config import Settings
-from hypic_rag.engine import Policy, Sampling
+from hypic_rag.engine import Sampling
 from hypic_rag.retrieval import plan_ingest
 
 DATA = Path(__file__).with_name("data")
@@ -27,7 +27,7 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
         session.say(ingestion.plan_text(plan))
         if not plan.is_empty:
             session.say(ingestion.report_text(ingestion.ingest(plan)))
-        policy = Policy(seam_tokens=settings.seam_tokens, compose=settings.compose)
+        policy = replace(engine.policy, mode="hypic")  # cached segments are what is shown
         for question in json.loads(QUESTIONS.read_text(encoding="utf-8")):
             conversation = Conversation(engine, store, policy, Sampling(MAX_ANSWER_TOKENS), settings.top_k)
             conversation.warm_up()

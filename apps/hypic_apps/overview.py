@@ -1,10 +1,12 @@
 """What is there: the model, the store's index, the cache by tier; as fields and as text."""
 
+from dataclasses import asdict
 from typing import Any
 
 from hypic_apps import session
 from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
 from hypic_rag.engine import SegmentEngine
+from hypic_rag.engine.calibration import policy_text
 from hypic_rag.retrieval import Store
 
 
@@ -13,14 +15,16 @@ def fields(settings: Settings) -> dict[str, Any]:
     folder = store_folder(settings.store)
     if not folder.exists():
         with session.open_engine(settings) as engine:
-            return {"home": str(home()), "model": _model(engine), "store": None, "cache": None}
+            about = {"home": str(home()), "model": _model(engine), "policy": _policy(settings, engine)}
+            return {**about, "store": None, "cache": None}
     with session.open_store(settings) as (engine, store):
         tiers = engine.cache.stats().tiers
         cache = {
             name: {"n_entries": tier.n_entries, "n_bytes": tier.nbytes, "budget_bytes": tier.budget}
             for name, tier in tiers.items()
         }
-        return {"home": str(home()), "model": _model(engine), "store": _store(store), "cache": cache}
+        about = {"home": str(home()), "model": _model(engine), "policy": _policy(settings, engine)}
+        return {**about, "store": _store(store), "cache": cache}
 
 
 def text(fields: dict[str, Any]) -> str:
@@ -34,6 +38,7 @@ def text(fields: dict[str, Any]) -> str:
             f"{model['name']}, {layers} layers, context {model['context_length']:,} tokens, "
             f"{model['dtype']} on {model['device']} (fingerprint {model['fingerprint'][:12]})",
         ),
+        ("policy", f"{fields['policy']['text']} ({fields['policy']['why']})"),
     ]
     if store is None:
         rows.append(("store", "none yet: make one with hypic-rag ingest PATH..."))
@@ -60,6 +65,18 @@ def _model(engine: SegmentEngine) -> dict[str, Any]:
         "context_length": engine.context_length,
         "dtype": str(engine.model.dtype).removeprefix("torch."),
         "device": str(engine.device),
+    }
+
+
+def _policy(settings: Settings, engine: SegmentEngine) -> dict[str, Any]:
+    """calibrated_on: None where the model has no calibration; it is in force but for what is in ``given``."""
+    found = session.in_force(settings, engine)
+    return {
+        **asdict(found.policy),
+        "text": policy_text(found.policy),
+        "why": found.why,
+        "given": list(found.given),
+        "calibrated_on": found.calibration.date if found.calibration else None,
     }
 
 

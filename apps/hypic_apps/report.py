@@ -18,6 +18,7 @@ def answer_fields(answer: Answer, full: Generation | None = None) -> dict[str, A
         "mode": report.policy.mode if report else None,
         "seam_tokens": report.policy.seam_tokens if report else None,
         "compose": report.policy.compose if report else None,
+        "isolation_prefix": list(report.policy.isolation_prefix) if report else None,
         "ttft_ms": round(report.ttft_ms, 3) if report else None,
         "n_segments": len(report.segments) if report else 0,
         "n_from_cache": report.n_from_cache if report else 0,

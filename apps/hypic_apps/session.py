@@ -14,7 +14,8 @@ from hypic_rag.errors import BadInput
 
 if TYPE_CHECKING:
     from hypic_apps.conversation import Conversation
-    from hypic_rag.engine import SegmentEngine
+    from hypic_rag.engine import Policy, SegmentEngine
+    from hypic_rag.engine.calibration import InForce
     from hypic_rag.retrieval import Store
 
 
@@ -24,26 +25,36 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def open_engine(settings: Settings, segments: Path | None = None) -> Iterator["SegmentEngine"]:
-    """The engine, its segments cached in this folder, or in memory only."""
+def open_engine(
+    settings: Settings, segments: Path | None = None, policy: "Policy | None" = None
+) -> Iterator["SegmentEngine"]:
+    """The engine, its segments cached in this folder, or in memory only. Without ``policy``, the one in force."""
     import transformers
 
     from hypic_rag import default_model
     from hypic_rag.cache import SegmentCache
-    from hypic_rag.engine import Policy, SegmentEngine
+    from hypic_rag.engine import SegmentEngine
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     if settings.model == "default":
         default_model.ensure(home(), progress=say)
     with SegmentCache.open(segments, settings.host_memory, settings.disk_budget) as cache:
-        yield SegmentEngine.from_pretrained(
-            settings.model,
-            cache=cache,
-            policy=Policy(seam_tokens=settings.seam_tokens, compose=settings.compose),
-            dtype=settings.torch_dtype,
-            device=settings.torch_device,
+        engine = SegmentEngine.from_pretrained(
+            settings.model, cache=cache, policy=policy, dtype=settings.torch_dtype, device=settings.torch_device
         )
+        if policy is None:
+            engine.policy = in_force(settings, engine).policy
+        yield engine
+
+
+def in_force(settings: Settings, engine: "SegmentEngine") -> "InForce":
+    """The policy for the engine's model: what the settings give, else its calibration, else the default."""
+    from hypic_rag.engine.calibration import policy_in_force
+
+    return policy_in_force(
+        engine.fingerprint, mode=settings.mode, seam_tokens=settings.seam_tokens, compose=settings.compose
+    )
 
 
 @contextlib.contextmanager
@@ -71,8 +82,7 @@ def open_conversation(settings: Settings) -> Iterator["Conversation"]:
     """A conversation with the store."""
     with open_store(settings) as (engine, store):
         from hypic_apps.conversation import Conversation
-        from hypic_rag.engine import Policy, Sampling
+        from hypic_rag.engine import Sampling
 
-        policy = Policy(mode=settings.mode, seam_tokens=settings.seam_tokens, compose=settings.compose)
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
-        yield Conversation(engine, store, policy, sampling, settings.top_k)
+        yield Conversation(engine, store, engine.policy, sampling, settings.top_k, settings.log_questions)

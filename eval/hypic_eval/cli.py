@@ -1,6 +1,6 @@
 """``hypic-eval``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_eval.commands import exactness, quality, reference, table, ttft
+from hypic_eval.commands import exactness, models, quality, reference, table, ttft
 from hypic_rag import command_line
 
 START = """Start here:
@@ -11,7 +11,7 @@ START = """Start here:
 """
 
 app = command_line.make_app(
-    (quality, ttft, exactness, reference, table),
+    (quality, ttft, exactness, reference, table, models),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "

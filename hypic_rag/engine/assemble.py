@@ -73,10 +73,21 @@ def lay_out(
 
 @torch.inference_mode()
 def run(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
-    """One pass over all sequences of the batch, whose states it advances.
+    """One pass over all sequences of the batch, whose states it advances; those past a switch of rotation run alone,
+    since transformers takes the frequencies from the largest position of a pass.
 
     keep: row numbers within each sequence whose logits are wanted. Returns (n_kept, vocabulary) a sequence.
     """
+    past = [i for i, active in enumerate(batch) if layout.switches(active.state.position)]
+    together = [i for i in range(len(batch)) if i not in past]
+    logits: dict[int, Tensor] = {}
+    for these in [*([together] if together else []), *([i] for i in past)]:
+        made = _pass(model, layout, [batch[i] for i in these], [keep[i] for i in these])
+        logits |= dict(zip(these, made, strict=True))
+    return [logits[i] for i in range(len(batch))]
+
+
+def _pass(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
     device = model.device
     plan = build([active.events for active in batch], device)
     positions = torch.tensor([p for active in batch for p in active.positions], device=device)

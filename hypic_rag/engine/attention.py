@@ -5,7 +5,7 @@ of the pass. A cached interior's keys are rotated at local positions, so that fo
 turned by -p gives the same product as the key turned by p.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -26,7 +26,7 @@ MANY_ROWS = 128  # beyond it, moving the keys together costs less than what torc
 
 @dataclass(frozen=True)
 class Seat:
-    """What an attention module knows of its place; ``extras`` are its sinks and soft cap, where it has any."""
+    """What an attention module knows of its place."""
 
     slot: int
     layer: AttentionLayer
@@ -178,7 +178,8 @@ def _spliced(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
     n_heads, n, dim = q.shape
     own, last = seen.own, first + n
     grouped = q.reshape(own.keys.shape[0], -1, n, dim) * scoring.scale
-    blocks = []  # (rows that do not see it yet, keys, values, queries turned to its place, position of the first key)
+    # (rows that do not see it yet, keys, values, queries turned to its place, position of the first key)
+    blocks: list[tuple[int, Tensor, Tensor, Tensor, int | None]] = []
     for i, interior, k, v in seen.interiors():
         skip = max(0, interior.first_row - first)
         if skip < n and k.shape[1]:
@@ -213,13 +214,13 @@ def _joined(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
     since = [torch.full((k.shape[1],), interior.first_row - first) for _, interior, k, _ in interiors]
     visible_from = torch.cat((*since, torch.arange(-first, n)))  # the row from which a key is seen
     mask = visible_from <= torch.arange(n)[:, None]
-    blocks = [(interior.position, k.shape[1]) for _, interior, k, _ in interiors] + [(None, last)]
+    blocks = [*((interior.position, k.shape[1]) for _, interior, k, _ in interiors), (None, last)]
     if seen.seat.layer.window is not None:
         mask &= ~seen.beyond_window(first, n, _key_positions(blocks, seen, last))  # type: ignore[operator]
     return _dense(q, torch.cat(keys, dim=1), torch.cat(values, dim=1), mask.to(q.device), scoring)
 
 
-def _key_positions(blocks: list[tuple[int | None, int]], seen: Seen, last: int) -> Tensor:
+def _key_positions(blocks: Sequence[tuple[int | None, int]], seen: Seen, last: int) -> Tensor:
     """Global positions of the keys of blocks (first position, or None for the own rows; how many)."""
     own = torch.tensor(seen.sequence.row_positions[:last])
     return torch.cat([own if start is None else torch.arange(start, start + n) for start, n in blocks])
@@ -236,8 +237,11 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, window: int | Non
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
     """mask: (N, L), True where seen; None is causal."""
-    groups = q.shape[0] // k.shape[0]
-    k, v = (t.repeat_interleave(groups, dim=0) for t in (k, v))
+    n_shared = k.shape[0]
+    if n_shared == 1:  # MLA's latent and multi-query attention: a view will do
+        k, v = (t.expand(q.shape[0], -1, -1) for t in (k, v))
+    elif n_shared < q.shape[0]:
+        k, v = (t.repeat_interleave(q.shape[0] // n_shared, dim=0) for t in (k, v))
     if scoring.is_plain:
         return F.scaled_dot_product_attention(
             q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None, scale=scoring.scale

@@ -11,6 +11,7 @@ import torch
 
 from hypic_rag.cache import SegmentCache, SegmentKey
 from hypic_rag.engine import assemble, load, models
+from hypic_rag.engine.calibration.in_force import policy_in_force
 from hypic_rag.engine.conversations import Conversations, merge_live
 from hypic_rag.engine.generate import TextStream
 from hypic_rag.engine.policy import Policy, Sampling
@@ -24,10 +25,11 @@ from hypic_rag.engine.report import (
     StreamEvent,
 )
 from hypic_rag.engine.request import Request
-from hypic_rag.engine.segments import Segments
+from hypic_rag.engine.rotary import context_length
+from hypic_rag.engine.segments import Fetched, Segments
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.errors import BadInput, ContextTooLong
-from hypic_rag.prompt import Kind, Part, Prompt, PromptFormat
+from hypic_rag.prompt import Ids, Kind, Part, Prompt, PromptFormat
 
 DEFAULT_CONVERSATION_BYTES = 512 << 20
 
@@ -67,7 +69,7 @@ class SegmentEngine:
         self.format = PromptFormat.from_tokenizer(tokenizer, system)
         self.policy = policy or Policy()
         self.cache = SegmentCache.open(None, None, None) if cache is None else cache
-        self.context_length = int(model.config.max_position_embeddings)
+        self.context_length = context_length(model.config)
         self.device = model.device
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
         self._ends = load.end_tokens(model, tokenizer, self.format)
@@ -102,9 +104,12 @@ class SegmentEngine:
         """``model``: "default", a local folder, or a name on the Hugging Face hub.
 
         dtype: float32 on a CPU, bfloat16 on a GPU unless given. device: a GPU where there is one. ``options``: as
-        for the constructor. Raises ModelNotReady, UnsupportedModel.
+        for the constructor, but a policy that is not given is the model's calibrated one, where it has one.
+        Raises ModelNotReady, UnsupportedModel.
         """
         found = load.load(model, dtype, device)
+        if options.get("policy") is None:
+            options["policy"] = policy_in_force(found.fingerprint).policy
         return cls(
             found.model,
             found.tokenizer,
@@ -122,11 +127,11 @@ class SegmentEngine:
 
     def segment_key(self, ids: Sequence[int], kind: Kind = "document", policy: Policy | None = None) -> SegmentKey:
         """Under which key the segment is cached. Raises BadInput for a segment that is all seam."""
-        part = Part(kind, tuple(ids))
-        seam = assemble.cached_seam(part, policy or self.policy)
+        part, policy = Part(kind, tuple(ids)), policy or self.policy
+        seam = assemble.cached_seam(part, policy)
         if seam is None:
-            raise BadInput(f"a {kind} segment of {len(part.ids)} tokens is not cached under {policy or self.policy}")
-        return self.segments.key(part, seam)
+            raise BadInput(f"a {kind} segment of {len(part.ids)} tokens is not cached under {policy}")
+        return self.segments.key(part, seam, policy.isolation_prefix)
 
     def entry_bytes(self, n_tokens: int) -> int:
         """Bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam."""
@@ -141,14 +146,20 @@ class SegmentEngine:
         policy: Policy | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> PrefillReport:
-        """Make and store the entries that the cache lacks. Segments that are all seam are never cached."""
+        """Make and store the entries that the cache lacks. Segments that are all seam are never cached.
+
+        Raises ContextTooLong, BadInput.
+        """
         policy = policy or self.policy
+        self._check_ids(policy.isolation_prefix, "the isolation prefix")
         parts = [Part(kind, tuple(ids)) for ids in segments]
         for part in parts:
             self._check_length(len(part.ids), "a segment")
+            self._check_rotation(len(part.ids), policy, "a segment")
         with self._lock:
             return self.segments.ensure(
                 [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None],
+                policy.isolation_prefix,
                 on_progress,
             )
 
@@ -210,6 +221,7 @@ class SegmentEngine:
         if not answer:
             raise BadInput("the answer to score is empty: give at least one token")
         self._check_length(prompt.n_tokens + len(ids), "prompt and answer")
+        self._check_rotation(prompt.n_tokens + len(ids) - 1, policy, "prompt and answer")
         self._check_prompt(prompt, policy)
         with self._lock:
             began = time.perf_counter()
@@ -221,7 +233,7 @@ class SegmentEngine:
             nll = -logprobs.gather(1, torch.tensor(ids)[:, None]).mean()
             seconds = time.perf_counter() - began
         report = replace(report, assemble_ms=1e3 * seconds - report.prefill_ms)
-        return Score(float(nll), len(ids), logprobs[0], report)
+        return Score(float(nll), len(ids), logprobs, report)
 
     def _stream(self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None) -> Iterator[StreamEvent]:
         request = self._enqueue(prompt, sampling, policy)
@@ -244,6 +256,8 @@ class SegmentEngine:
         policy, sampling = policy or self.policy, sampling or Sampling()
         self._check_prompt(prompt, policy)
         limit = min(sampling.max_new_tokens, self.context_length - prompt.n_tokens)
+        if policy.mode == "hypic" and self.layout.switch_at is not None:
+            limit = min(limit, self.layout.switch_at - prompt.n_tokens + 1)  # the last drawn token is never run
         with self._lock:
             stream = TextStream(self.tokenizer, sampling.stop)
             request = Request(self._next_id, prompt, sampling, policy, limit, stream, self._ends)
@@ -256,14 +270,11 @@ class SegmentEngine:
         batch = []
         for request, (active, report) in zip(new, self._begin([(r.prompt, r.policy) for r in new]), strict=True):
             request.state, request.report = active.state, report
-            active.state.capacity = max(active.state.capacity, len(active.state.row_positions) + len(active.ids) + request.limit)
+            active.state.capacity = max(
+                active.state.capacity, len(active.state.row_positions) + len(active.ids) + request.limit
+            )
             batch.append((request, active))
-        for request in requests:
-            if request not in new:
-                assert request.state is not None
-                active = assemble.Active(request.state, request.policy.compose)
-                active.rows(request.tokens[-1:])
-                batch.append((request, active))
+        batch += [(request, self._continued(request)) for request in requests if request not in new]
         began = time.perf_counter()
         actives = [active for _, active in batch]
         logits = assemble.run(self.model, self.layout, actives, [[len(a.ids) - 1] for a in actives])
@@ -279,44 +290,66 @@ class SegmentEngine:
         started: list[tuple[SequenceState, list[Part]]] = []
         for prompt, policy in prompts:
             parts = merge_live(prompt.parts, policy.mode)
-            started.append(self.conversations.resume(policy, parts) if resume else (SequenceState(), parts))
-        wanted = [
-            (part, seam)
-            for (_, parts), (_, policy) in zip(started, prompts, strict=True)
-            for part in parts
-            if (seam := assemble.cached_seam(part, policy)) is not None
-        ]
-        fetched = self.segments.fetch(wanted)
+            again = resume and not self.layout.switches(prompt.n_tokens)
+            started.append(self.conversations.resume(policy, parts) if again else (SequenceState(), parts))
+        fetched = self._fetch([(parts, policy) for (_, parts), (_, policy) in zip(started, prompts, strict=True)])
+        ms = 1e3 * sum(found.seconds for found in fetched.values())
         laid_out = []
         for (state, parts), (prompt, policy) in zip(started, prompts, strict=True):
-            resumed = state.position
-            active = assemble.lay_out(state, parts, fetched.entries, policy, self.device)
+            resumed, found = state.position, fetched[_shaped_by(policy)]
+            active = assemble.lay_out(state, parts, found.entries, policy, self.device)
             state.parts = merge_live(prompt.parts, policy.mode)
-            missed = {p for p in parts if p in fetched.uses and fetched.uses[p].tier is None}
-            uses = _uses(prompt, parts, fetched.uses, policy)
+            missed = {p for p in parts if p in found.uses and found.uses[p].tier is None}
+            uses = _uses(prompt, parts, found.uses, policy)
             computed = len(active.ids) + sum(len(part.ids) for part in missed)
-            ms = 1e3 * fetched.seconds
             laid_out.append((active, Report(policy, prompt.n_tokens, computed, resumed, uses, ms, 0.0)))
         return laid_out
 
+    def _fetch(self, wanted: Sequence[tuple[Sequence[Part], Policy]]) -> dict[tuple[int, Ids], Fetched]:
+        """What the cached parts of several prompts became, by what of their policies shapes entries."""
+        groups: dict[tuple[int, Ids], list[tuple[Part, int]]] = {}
+        for parts, policy in wanted:
+            group = groups.setdefault(_shaped_by(policy), [])
+            group += [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None]
+        return {(seam, prefix): self.segments.fetch(group, prefix) for (seam, prefix), group in groups.items()}
+
+    def _continued(self, request: Request) -> assemble.Active:
+        """The rows of a request under way: its last token, or all where that makes its keys' rotation another."""
+        assert request.state is not None
+        before = request.state.position
+        if self.layout.switches(before + 1) and not self.layout.switches(before):  # in full mode only
+            request.state = SequenceState(parts=request.state.parts, capacity=request.state.capacity)
+            active = assemble.Active(request.state, request.policy.compose)
+            active.rows((*request.prompt.token_ids, *request.tokens))
+        else:
+            active = assemble.Active(request.state, request.policy.compose)
+            active.rows(request.tokens[-1:])
+        return active
+
     def _retire(self, request: Request) -> None:
         self._requests.pop(request.id, None)
-        if request.state is not None and request.error is None:
+        if request.state is not None and request.error is None and not self.layout.switches(request.state.position):
             request.state.parts = merge_live(request.parts_run, request.policy.mode)
             self.conversations.hold(request.policy, request.state)
 
     def _check_prompt(self, prompt: Prompt, policy: Policy) -> None:
-        if any(not 0 <= token < self._vocabulary for token in prompt.token_ids):
+        self._check_ids(prompt.token_ids, "the prompt")
+        self._check_ids(policy.isolation_prefix, "the isolation prefix")
+        self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
+        self._check_rotation(prompt.n_tokens, policy, "the prompt")
+
+    def _check_ids(self, ids: Sequence[int], what: str) -> None:
+        if any(not 0 <= token < self._vocabulary for token in ids):
             raise BadInput(
-                f"the prompt has token ids outside the model's vocabulary of {self._vocabulary}: "
+                f"{what} has token ids outside the model's vocabulary of {self._vocabulary}: "
                 "tokenize with the engine's own format"
             )
-        self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
-        switch = self.layout.switch_at
-        if policy.mode == "hypic" and switch is not None and prompt.n_tokens > switch:
+
+    def _check_rotation(self, n_tokens: int, policy: Policy, what: str) -> None:
+        if policy.mode == "hypic" and self.layout.switches(n_tokens):
             raise ContextTooLong(
-                f"the prompt has {prompt.n_tokens} tokens; beyond {switch} this model rotates all keys by other "
-                "frequencies, so cached segments do not hold. Ask with --mode full, or with fewer documents"
+                f"{what} takes {n_tokens} tokens; beyond {self.layout.switch_at} this model rotates all keys by other "
+                "frequencies, so cached segments do not hold. Ask with --mode full, or with fewer or shorter documents"
             )
 
     def _check_length(self, n_tokens: int, what: str) -> None:
@@ -325,6 +358,10 @@ class SegmentEngine:
                 f"{what} takes {n_tokens} tokens, but {self.model_name} has a context of {self.context_length}. "
                 "Use fewer or shorter documents, or a shorter question"
             )
+
+
+def _shaped_by(policy: Policy) -> tuple[int, Ids]:
+    return policy.seam_tokens, policy.isolation_prefix
 
 
 def _uses(

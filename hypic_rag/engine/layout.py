@@ -109,6 +109,10 @@ class Layout:
         """The prompt length beyond which some rotation changes."""
         return min((r.switch_at for r in self.rotaries if r.switch_at is not None), default=None)
 
+    def switches(self, n_tokens: int) -> bool:
+        """Whether keys are rotated by other frequencies where there are so many tokens."""
+        return self.switch_at is not None and n_tokens > self.switch_at
+
     def entry_bytes(self, n_tokens: int, element_size: int) -> int:
         """Bytes of the tensors of a cached interior."""
         total = 0

@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
 
 from hypic_rag import default_model
@@ -40,6 +41,7 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
     bar_is_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a library draws nothing on its caller's terminal
     try:
+        _register_classes(source, name, device)
         config = AutoConfig.from_pretrained(source).get_text_config()
         architecture = (config.architectures or ["the model"])[0]
         models.check_supported(config.model_type, f"{name} ({architecture})")
@@ -89,6 +91,26 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
         f"there is no model folder {model!s}. Give --model default, an existing folder, "
         "or a name on the Hugging Face hub like Qwen/Qwen3.5-4B"
     )
+
+
+def _register_classes(source: Path | str, name: str, device: torch.device) -> None:
+    """Import the package of the model's classes, where they are not transformers' own."""
+    kind = str(PretrainedConfig.get_config_dict(source)[0].get("model_type"))
+    package = getattr(models.MODEL_TYPES.get(kind), "REGISTERED_BY", None)
+    if package is None:
+        return
+    try:
+        import_module("fla.models")  # `import fla` alone says nothing where Triton is missing
+    except ImportError as error:
+        raise ModelNotReady(
+            f"{name} is a {kind} model of the package {package}, which cannot be imported: {error}. "
+            f"Install it with: pip install {package}"
+        ) from error
+    if device.type == "cpu":
+        raise ModelNotReady(
+            f"{name} is a {kind} model of the package {package}, whose kernels need a GPU, and the device is cpu. "
+            "Use --device cuda on a machine that has one"
+        )
 
 
 def _revision(name: str) -> str:

@@ -16,11 +16,14 @@ class Policy:
     mode: ``hypic`` assembles cached segments; ``full`` runs every token of the same ids.
     seam_tokens: the first tokens of each document that are run again in their place.
     compose: how a cached interior moves the running state; ``add`` is for ablation only.
+    isolation_prefix: token ids put before a document while it is prefilled alone, then dropped: for models that
+    lean on a first token (their BOS, say). They take no positions of the prompt.
     """
 
     mode: Mode = "hypic"
     seam_tokens: int = 8
     compose: Compose = "exact"
+    isolation_prefix: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -31,6 +34,9 @@ class Policy:
                 raise BadInput(f"{name} is {value!r}; it can be one of {', '.join(allowed)}")
         if self.seam_tokens < 0:
             raise BadInput(f"seam_tokens is {self.seam_tokens}; give 0 or more (8 is usual)")
+        prefix = self.isolation_prefix
+        if not isinstance(prefix, tuple) or not all(isinstance(token, int) and token >= 0 for token in prefix):
+            raise BadInput(f"isolation_prefix is {prefix!r}; give a tuple of token ids, such as (bos_token_id,)")
 
 
 @dataclass(frozen=True)

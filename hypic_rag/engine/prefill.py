@@ -29,12 +29,19 @@ def packs(segments: Sequence[Ids], one_a_pass: bool) -> Iterator[list[int]]:
 
 
 @torch.inference_mode()
-def prefill(model: Any, layout: Layout, segments: Sequence[Ids], seams: Sequence[int]) -> list[Entry]:
-    """One packed pass. Each segment has more tokens than its seam. Entries are on the CPU, interior only."""
-    plan = build([_events(len(ids), seam) for ids, seam in zip(segments, seams, strict=True)], model.device)
-    positions = torch.cat([torch.arange(len(segment)) for segment in segments]).to(model.device)
-    context = Isolation(plan, positions, tuple(seams))
-    ids = torch.tensor([[token for segment in segments for token in segment]], device=model.device)
+def prefill(
+    model: Any, layout: Layout, segments: Sequence[Ids], seams: Sequence[int], prefixes: Sequence[Ids]
+) -> list[Entry]:
+    """One packed pass. Each segment has more tokens than its seam. Entries are on the CPU, interior only.
+
+    prefixes: of each segment, what stands before it at negative positions.
+    """
+    sizes = [(len(prefix), seam, len(ids)) for prefix, seam, ids in zip(prefixes, seams, segments, strict=True)]
+    plan = build([_events(before + seam, n - seam) for before, seam, n in sizes], model.device)
+    positions = torch.cat([torch.arange(-before, n) for before, _, n in sizes]).to(model.device)
+    context = Isolation(plan, positions, tuple(before + seam for before, seam, _ in sizes))
+    rows = [token for prefix, ids in zip(prefixes, segments, strict=True) for token in (*prefix, *ids)]
+    ids = torch.tensor([rows], device=model.device)
     with layout.current.during(context):
         model.base_model(input_ids=ids, position_ids=positions[None], use_cache=False)
     entries = []
@@ -47,5 +54,5 @@ def prefill(model: Any, layout: Layout, segments: Sequence[Ids], seams: Sequence
     return entries
 
 
-def _events(n: int, seam: int) -> list[Event]:
-    return [Rows(seam), Mark(), Rows(n - seam)] if seam else [Mark(), Rows(n)]
+def _events(dropped: int, interior: int) -> list[Event]:
+    return [Rows(dropped), Mark(), Rows(interior)] if dropped else [Mark(), Rows(interior)]

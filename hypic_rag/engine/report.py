@@ -78,12 +78,20 @@ class StreamEvent:
 
 @dataclass(frozen=True)
 class Score:
-    """nll: mean negative log-likelihood of the answer's tokens, nats. first_logprobs: (vocabulary,) float32."""
+    """nll: mean negative log-likelihood of the answer's tokens, nats.
+
+    logprobs: (n_tokens, vocabulary) float32 on the CPU; row i is the distribution from which token i would be drawn.
+    """
 
     nll: float
     n_tokens: int
-    first_logprobs: Tensor
+    logprobs: Tensor
     report: Report
+
+    @property
+    def first_logprobs(self) -> Tensor:
+        """(vocabulary,) float32: of the first token."""
+        return self.logprobs[0]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,10 +39,16 @@ class Rotary:
         """From a Hugging Face rotary module and the config's rope parameters.
 
         kind: where the module has a rotation a layer type, the buffers' prefix ("sliding_attention", say).
+        A dynamic one, whose frequencies depend on the longest pass so far, is made to begin every pass afresh.
         """
-        inv_freq = module.get_buffer(f"{kind}_inv_freq" if kind else "inv_freq").detach().cpu().double()
-        changes = parameters.get("rope_type") in ("dynamic", "longrope")
-        switch = getattr(module, "original_max_seq_len", None) if changes else None
+        prefix = f"{kind}_" if kind else ""
+        inv_freq = module.get_buffer(f"{prefix}inv_freq").detach().cpu().double()
+        switch: Any = None
+        if parameters.get("rope_type") == "longrope":
+            switch = parameters["original_max_position_embeddings"]
+        elif parameters.get("rope_type") == "dynamic":
+            switch = module.original_max_seq_len
+            module.register_forward_pre_hook(lambda module, *_: _begin_afresh(module, prefix))
         settings = json.dumps([parameters, first, interleaved], sort_keys=True, default=str)
         return cls(inv_freq, settings, first, interleaved, switch)
 
@@ -50,13 +57,18 @@ class Rotary:
 
         The sines of each pair's first dim are negated: they multiply the second dim, and the reverse.
         """
-        angles = -torch.tensor(offsets, dtype=torch.float64)[:, None] * self.inv_freq
+        cos, sin = self.at(-torch.tensor(offsets))
+        return cos.to(device), sin.to(device)
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``turns``, of the rotation itself at positions (n,), on their device."""
+        angles = positions.double()[:, None] * self.inv_freq.to(positions.device)
         cos, sin = angles.cos(), angles.sin()
         if self.interleaved:
             both = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         else:
             both = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        return both[0].float().to(device), both[1].float().to(device)
+        return both[0].float(), both[1].float()
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate x (..., D) further by angles of ``turns``, cos and sin (dims,) or (..., dims). Returns float32."""
@@ -70,3 +82,16 @@ class Rotary:
         if dims == x.shape[-1]:
             return rotated
         return torch.cat((x[..., : self.first], rotated, x[..., self.first + dims :]), dim=-1)
+
+
+def context_length(config: Any) -> int:
+    """Tokens that a model takes: with dynamic NTK, ``factor`` times as many as it was trained on."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    ropes = [rope, *(of_kind for of_kind in rope.values() if isinstance(of_kind, dict))]
+    stretch = max((one["factor"] for one in ropes if one.get("rope_type") == "dynamic"), default=1.0)
+    return int(config.max_position_embeddings * stretch)
+
+
+def _begin_afresh(module: Any, prefix: str) -> None:
+    setattr(module, f"{prefix}inv_freq", module.get_buffer(f"{prefix}original_inv_freq"))
+    setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)

@@ -32,16 +32,18 @@ class Segments:
         self.model, self.layout, self.cache, self.template = model, layout, cache, template
         self.deterministic = deterministic
 
-    def key(self, part: Part, seam: int) -> SegmentKey:
+    def key(self, part: Part, seam: int, prefix: Ids = ()) -> SegmentKey:
+        """prefix: the policy's isolation prefix, which a leading segment does not get."""
         assert part.kind != "live"
-        return replace(self.template, token_ids=part.ids, kind=part.kind, seam_tokens=seam)
+        prefix = prefix if part.kind == "document" else ()
+        return replace(self.template, token_ids=part.ids, kind=part.kind, seam_tokens=seam, isolation_prefix=prefix)
 
-    def fetch(self, wanted: Iterable[tuple[Part, int]]) -> Fetched:
+    def fetch(self, wanted: Iterable[tuple[Part, int]], prefix: Ids = ()) -> Fetched:
         """Entries of (part, seam), each part once. Missing ones are made in packed passes."""
         fetched = Fetched()
-        missing: list[tuple[Part, int]] = []
+        missing: list[tuple[Part, SegmentKey]] = []
         for part, seam in dict(wanted).items():
-            key = self.key(part, seam)
+            key = self.key(part, seam, prefix)
             found = self.cache.lookup(key)
             if isinstance(found, Hit) and (trouble := self.layout.misfit(found.entry)):
                 found = self.cache.reject(key, "wrong_shape", trouble)
@@ -49,7 +51,7 @@ class Segments:
                 fetched.entries[part] = found.entry
                 fetched.uses[part] = SegmentUse(len(part.ids), found.tier)
             else:
-                missing.append((part, seam))
+                missing.append((part, key))
                 fetched.uses[part] = SegmentUse(len(part.ids), None, found.reason)
         began = time.perf_counter()
         for part, entry in self._make(missing):
@@ -59,12 +61,15 @@ class Segments:
         return fetched
 
     def ensure(
-        self, wanted: Sequence[tuple[Part, int]], on_progress: Callable[[int, int], None] | None
+        self,
+        wanted: Sequence[tuple[Part, int]],
+        prefix: Ids = (),
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> PrefillReport:
         """Make what no tier has, without reading what one has; at most one pass of entries is in memory."""
         began = time.perf_counter()
-        unique = dict(wanted)
-        missing = [(p, seam) for p, seam in unique.items() if self.cache.contains(self.key(p, seam)) is None]
+        unique = {part: self.key(part, seam, prefix) for part, seam in wanted}
+        missing = [(part, key) for part, key in unique.items() if self.cache.contains(key) is None]
         done = n_hits = len(unique) - len(missing)
         n_bytes = 0
         if on_progress:
@@ -77,11 +82,11 @@ class Segments:
         n_tokens = sum(len(part.ids) for part, _ in missing)
         return PrefillReport(len(unique), n_hits, len(missing), n_tokens, n_bytes, time.perf_counter() - began)
 
-    def _make(self, missing: Sequence[tuple[Part, int]]) -> Iterable[tuple[Part, Entry]]:
-        ids: list[Ids] = [part.ids for part, _ in missing]
+    def _make(self, missing: Sequence[tuple[Part, SegmentKey]]) -> Iterable[tuple[Part, Entry]]:
         with ThreadPoolExecutor(WRITERS) as pool:
-            for pack in packs(ids, self.deterministic):
-                made = prefill(self.model, self.layout, [ids[i] for i in pack], [missing[i][1] for i in pack])
-                keys = [self.key(*missing[i]) for i in pack]
+            for pack in packs([part.ids for part, _ in missing], self.deterministic):
+                keys = [missing[i][1] for i in pack]
+                ids, seams = [key.token_ids for key in keys], [key.seam_tokens for key in keys]
+                made = prefill(self.model, self.layout, ids, seams, [key.isolation_prefix for key in keys])
                 for i, stored in zip(pack, pool.map(self.cache.put, keys, made), strict=True):
                     yield missing[i][0], stored

@@ -82,11 +82,12 @@ class HypicLLM(LLM):
     ):
         """model: "default", a local folder or a hub name; left out of account where ``engine`` is given.
 
-        cache: of the engine that is made, e.g. ``SegmentCache.open(folder)``; without, segments stay in
-        memory. kwargs: LlamaIndex's own (callback_manager, output_parser, ...).
+        cache: of the engine that is made, e.g. ``SegmentCache.open(folder)``; without, segments stay in memory.
+        policy: without, the engine's, which is the model's calibrated one where it has one. kwargs: LlamaIndex's
+        own (callback_manager, output_parser, ...).
         """
         if engine is None:
-            engine = SegmentEngine.from_pretrained(os.fspath(model), cache=cache, policy=policy or Policy())
+            engine = SegmentEngine.from_pretrained(os.fspath(model), cache=cache, policy=policy)
         elif cache is not None:
             raise BadInput("give HypicLLM an engine or a cache, not both: an engine has its own cache")
         fields: dict[str, Any] = {

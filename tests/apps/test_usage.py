@@ -13,6 +13,8 @@ COMMANDS = {
     "ingest": {"--prefill", "--yes", "--json", "--chunk-tokens", "--disk-budget", "--host-memory"},
     "ask": {"--mode", "--top-k", "--stream", "--json", "--compare", "--seam-tokens", "--compose"},
     "chat": {"--mode", "--top-k", "--max-new-tokens", "--top-p", "--seed"},
+    "calibrate": {"--data", "--limit", "--max-kl", "--min-same-first", "--distance", "--out", "--json", "--model"},
+    "audit": {"--questions", "--sample", "--seed", "--min-agreement", "--json", "--mode", "--seam-tokens"},
     "info": {"--json", "--store", "--device", "--dtype"},
     "demo": {"--json", "--top-k", "--model"},
 }
@@ -65,6 +67,10 @@ BAD = {
     "unknown prefill": (["ingest", "--prefill", "some", "docs"], "none"),
     "size": (["ingest", "--disk-budget", "much", "docs"], "not a size"),
     "stream and json": (["ask", "--stream", "--json", "who?"], "choose one"),
+    "no prompt to calibrate on": (["calibrate", "--limit", "0"], "--limit"),
+    "audit full with full": (["audit", "--mode", "full"], "leave --mode full out"),
+    "a share above 1": (["audit", "--min-agreement", "70"], "--min-agreement"),
+    "a log that is neither on nor off": (["ask", "--log-questions", "maybe", "who?"], "needs yes or no"),
     "compare full with full": (["ask", "--compare", "--mode", "full", "who?"], "leave --mode full out"),
 }
 
@@ -87,6 +93,8 @@ def test_a_wrong_settings_file_is_bad_usage(home: Path) -> None:
 FAILS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "no store": (lambda home: ["ask", "who?"], "make one with hypic-rag ingest"),
     "no such path": (lambda home: ["ingest", str(home / "nothing")], "there is no file or folder"),
+    "calibrate on nothing": (lambda home: ["calibrate", "--data", str(home / "nothing")], "there is no file or folder"),
+    "audit without questions": (lambda home: ["audit"], "no question was logged"),
     "chat without a store": (lambda home: ["chat"], "make one with hypic-rag ingest"),
 }
 

@@ -1,5 +1,6 @@
 """Every architecture, tiny and random but with live decays, against the plain Hugging Face model of the same weights.
 
+On a GPU: HYPIC_TEST_DEVICE=cuda pytest tests/engine/test_architectures.py
 Logits have a spread of about one and fp32 noise of 1e-5 to 4e-5; 1e-4 is the bound throughout. A lost transition
 moves them by over 100 bounds (test_policies_differ).
 """
@@ -66,7 +67,7 @@ def worst(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 def plain_logits(name: str, ids: tuple[int, ...]) -> Tensor:
-    return plain_of(name)(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    return plain_of(name)(input_ids=torch.tensor([ids], device=cases.DEVICE), use_cache=False).logits[0]
 
 
 def test_memory_is_live(name: str) -> None:

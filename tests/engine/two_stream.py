@@ -27,7 +27,7 @@ from hypic_rag.prompt import Prompt
 class Piece:
     """A part of the prompt at its place in the rows of both streams. ``seam``: None where all rows are live.
 
-    isolated, active: rows of the forward.
+    isolated, active: rows of the forward. prefix: how many isolated rows stand before the segment itself.
     """
 
     offset: int
@@ -35,10 +35,15 @@ class Piece:
     seam: int | None
     isolated: range
     active: range
+    prefix: int = 0
+
+    @property
+    def before(self) -> range:
+        return self.isolated[: self.prefix + (self.seam or 0)]
 
     @property
     def interior(self) -> range:
-        return self.isolated[self.seam or 0 :]
+        return self.isolated[self.prefix + (self.seam or 0) :]
 
 
 @torch.no_grad()
@@ -60,20 +65,24 @@ def logits(
     for part in prompt.parts:
         seam = cached_seam(part, policy)
         n_active, n_isolated = (len(part.ids), 0) if seam is None else (seam, len(part.ids))
-        first = len(ids)
-        ids += part.ids[:n_isolated] + part.ids[:n_active]
-        positions += [*range(offset, offset + n_isolated), *range(offset, offset + n_active)]
-        middle = first + n_isolated
-        pieces.append(Piece(offset, len(part.ids), seam, range(first, middle), range(middle, middle + n_active)))
+        prefix = policy.isolation_prefix if part.kind == "document" and n_isolated else ()
+        first, middle = len(ids), len(ids) + len(prefix) + n_isolated
+        ids += prefix + part.ids[:n_isolated] + part.ids[:n_active]
+        positions += [*range(offset - len(prefix), offset + n_isolated), *range(offset, offset + n_active)]
+        rows = range(first, middle), range(middle, middle + n_active)
+        pieces.append(Piece(offset, len(part.ids), seam, *rows, len(prefix)))
         offset += len(part.ids)
     model = copy.deepcopy(plain)
     for name, module in mixers(model).items():
         parent, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(parent), leaf, (stepped or Stepped)(module, pieces, policy, model.config))
-    at = torch.tensor(positions)
+    at = torch.tensor(positions, device=plain.device)
     seen = _seen(pieces, at)
     out = model(
-        input_ids=torch.tensor([ids]), position_ids=at[None], attention_mask=_masks(model, seen, at), use_cache=False
+        input_ids=torch.tensor([ids], device=plain.device),
+        position_ids=at[None],
+        attention_mask=_masks(model, seen, at),
+        use_cache=False,
     )
     return out.logits[0, torch.tensor([row for piece in pieces for row in piece.active])]
 
@@ -95,13 +104,13 @@ def _masks(model: Any, seen: Tensor, at: Tensor) -> Any:
     config = model.config
 
     def additive(seen: Tensor) -> Tensor:
-        return torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
+        return torch.zeros(seen.shape, device=seen.device).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
 
-    window = getattr(config, "sliding_window", None)
+    window = getattr(config, "sliding_window", None) or None  # some have 0 for none
     near = seen if window is None else seen & (at[:, None] - at < window)
-    kinds = set(getattr(config, "layer_types", None) or ()) & {"full_attention", "sliding_attention"}
-    if kinds == {"full_attention", "sliding_attention"}:
-        return {"full_attention": additive(seen), "sliding_attention": additive(near)}
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if {"full_attention", "sliding_attention"} <= kinds:  # what else there is needs none
+        return dict.fromkeys(kinds) | {"full_attention": additive(seen), "sliding_attention": additive(near)}
     return additive(near)
 
 
@@ -124,7 +133,7 @@ class Stepped(nn.Module):
             if piece.seam is None:
                 continue
             alone = self.fresh()
-            self.run(alone, x, piece.isolated[: piece.seam], out)
+            self.run(alone, x, piece.before, out)
             self.compose(live, alone, x, piece)
             self.run(alone, x, piece.interior, out)
             self.set_tail(live, self.tail(alone))

@@ -49,7 +49,7 @@ class FakeEngine:
         self._note("score", policy)
         nll, odds = (1.0, [4.0, 2.0, 2.0]) if policy.mode == "full" else (1.5, [2.0, 4.0, 2.0])
         logprobs = (torch.tensor(odds) / sum(odds)).log()
-        return Score(nll, len(answer), logprobs, self._report(prompt, policy))
+        return Score(nll, len(answer), logprobs[None], self._report(prompt, policy))
 
     def _note(self, what: str, policy: Policy) -> None:
         if self.fails_after is not None and len(self.calls) >= self.fails_after:

@@ -1,6 +1,7 @@
 """``hypic-rag ask "..."``: one question, one answer."""
 
 import json
+from dataclasses import replace
 from typing import Annotated
 
 from typer import Argument, BadParameter, Option
@@ -9,7 +10,7 @@ from hypic_apps.cli import options
 from hypic_rag.config import Settings
 
 
-@options.with_settings("mode", "top_k", *options.SAMPLING, "seam_tokens", "compose", *options.PLACE)
+@options.with_settings(*options.POLICY, "top_k", *options.SAMPLING, "log_questions", *options.PLACE)
 def run(
     settings: Settings,
     question: Annotated[str, Argument(help="What to ask, in quotes.")],
@@ -22,6 +23,9 @@ def run(
         raise BadParameter("--stream prints text as it comes, --json one object at the end: choose one")
     if compare and settings.mode == "full":
         raise BadParameter("--compare sets cached segments against full recompute: leave --mode full out")
+
+    if compare and settings.mode is None:
+        settings = replace(settings, mode="hypic")  # also where calibration says full: the two are to be compared
 
     from hypic_apps import session
 

@@ -10,7 +10,7 @@ from hypic_rag.config import Settings
 from hypic_rag.errors import HypicError
 
 
-@options.with_settings("mode", "top_k", *options.SAMPLING, "seam_tokens", "compose", *options.PLACE)
+@options.with_settings(*options.POLICY, "top_k", *options.SAMPLING, "log_questions", *options.PLACE)
 def run(settings: Settings) -> None:
     """Talk with the store, a line a turn. /new starts anew, /quit (or end of input) ends."""
     from hypic_apps import session

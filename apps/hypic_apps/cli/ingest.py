@@ -33,6 +33,8 @@ def run(
 
         plan = plan_ingest(opened, engine, paths)
         session.say(ingestion.plan_text(plan, prefill))
+        if prefill == "all" and engine.policy.mode == "full":
+            session.say("Answers are computed in full (see hypic-rag info): --prefill none would save the room.")
         if prefill == "all" and not plan.fits and not yes and sys.stdin.isatty():
             confirm("Go on?", abort=True, err=True)
         report = ingestion.ingest(plan, prefill)

@@ -1,6 +1,6 @@
 """``hypic-rag``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_apps.cli import ask, chat, demo, info, ingest
+from hypic_apps.cli import ask, audit, calibrate, chat, demo, info, ingest
 from hypic_rag import command_line
 
 START = """Start here:
@@ -10,7 +10,7 @@ START = """Start here:
 """
 
 app = command_line.make_app(
-    (ingest, ask, chat, info, demo),
+    (ingest, ask, chat, calibrate, audit, info, demo),
     START,
     about="Ask your documents. Every chunk is prefilled once; answers are assembled from cached segments.",
     epilog="Settings: HYPIC_HOME/config.toml, then HYPIC_NAME in the environment, then --name. "

@@ -19,6 +19,7 @@ HELP = {
     "seed": ("N", "Makes sampling repeatable."),
     "seam_tokens": ("N", "First tokens of each chunk that are run live."),
     "compose": ("HOW", "exact, last_state or add."),
+    "log_questions": ("YES|NO", "Keep the question in the store, for hypic-rag audit."),
     "chunk_tokens": ("N", "Most tokens of a chunk."),
     "store": ("NAME", "A name under HYPIC_HOME/stores, or a folder."),
     "model": ("NAME", '"default", a local folder, or a hub name ORG/NAME.'),
@@ -28,6 +29,7 @@ HELP = {
     "dtype": ("TYPE", "auto, float32, bfloat16 or float16."),
     "device": ("NAME", "auto, cpu, cuda, cuda:1 or mps."),
 }
+POLICY = ("mode", "seam_tokens", "compose")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 PLACE = ("store", "model", "embedder", "disk_budget", "host_memory", "dtype", "device")
 Json = Annotated[bool, Option("--json", help="Print JSON instead of text, with the same fields.")]

@@ -29,13 +29,17 @@ def settings(model: str | None, device: str | None, dtype: str | None) -> Settin
 
 
 def open_engine(chosen: Settings, cache_folder: Path | None = None) -> "SegmentEngine":
-    """The engine of the chosen model, with an unlimited cache in memory or, if given, in a folder too."""
+    """The engine of the chosen model, with an unlimited cache in memory or, if given, in a folder too.
+
+    Its policy is the default one: a figure should not depend on what was calibrated on the machine.
+    """
     from hypic_rag.cache import SegmentCache
-    from hypic_rag.engine import SegmentEngine
+    from hypic_rag.engine import Policy, SegmentEngine
 
     return SegmentEngine.from_pretrained(
         chosen.model,
         cache=SegmentCache.open(cache_folder),
+        policy=Policy(),
         dtype=chosen.torch_dtype,
         device=chosen.torch_device,
     )

@@ -114,7 +114,7 @@ def solve_unit_lower(system: Tensor, right: Tensor) -> Tensor:
     """X of ``system @ X = right``, system (B, H, C, C) lower triangular, its diagonal taken as one. Changes right."""
     n = system.shape[-1]
     if n > 16:
-        return torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+        return torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)  # type: ignore[no-any-return]
     for i in range(n - 1):  # LAPACK is called once a matrix, which costs more than a small matrix takes
         right[..., i + 1 :, :].addcmul_(system[..., i + 1 :, i, None], right[..., i, None, :], value=-1)
     return right

@@ -4,6 +4,7 @@
 entry keeps for T; ``keep`` makes them from the rows of an interior (dense ones are run along with the rows instead).
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -15,9 +16,14 @@ from hypic_rag.engine.families.rows import Rows
 class Sizes(Protocol):
     """What of a layer a transition depends on. ``rates``: (H,) log decays a token, or (H, K) a unit of time."""
 
-    n_heads: int
-    k_dim: int
-    rates: Tensor | None
+    @property
+    def n_heads(self) -> int: ...
+
+    @property
+    def k_dim(self) -> int: ...
+
+    @property
+    def rates(self) -> Tensor | None: ...
 
 
 Kept = dict[str, Tensor]
@@ -31,7 +37,7 @@ class Transition(Protocol):
 
     def keep(self, rows: Rows) -> Kept: ...
 
-    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
         """R, S: (H, K, V) float32, not modified. Returns a new one."""
         ...
 
@@ -47,7 +53,7 @@ class Dense:
     def keep(self, rows: Rows) -> Kept:
         return {}
 
-    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
         return torch.baddbmm(S, kept["T"], R)
 
 
@@ -62,7 +68,7 @@ class Diagonal:
     def keep(self, rows: Rows) -> Kept:
         return {"log_T": rows.log_decay.sum(0)}
 
-    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
         return torch.addcmul(S, kept["log_T"].exp()[..., None], R)
 
 
@@ -77,7 +83,7 @@ class Scalar:
     def keep(self, rows: Rows) -> Kept:
         return {"log_T": rows.log_decay.sum(0)}
 
-    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
         return torch.addcmul(S, kept["log_T"].exp()[:, None, None], R)
 
 
@@ -92,7 +98,7 @@ class Length:
     def keep(self, rows: Rows) -> Kept:
         return {}
 
-    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
         assert sizes.rates is not None
         T = (n_tokens * sizes.rates.to(R.device)).exp()
         return torch.addcmul(S, T[:, None, None], R)
@@ -110,7 +116,7 @@ class TimeSteps:
         assert rows.dt is not None
         return {"dt": rows.dt.sum(0)}
 
-    def compose(self, R: Tensor, kept: Kept, S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
         assert sizes.rates is not None
         T = (kept["dt"][:, None] * sizes.rates.to(R.device)).exp()
         return torch.addcmul(S, T[..., None], R)

@@ -26,19 +26,26 @@ class Mamba2(Mixer):
         )
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
-        gate, conv_in, dt = m.in_proj(x).split((m.intermediate_size, m.conv_dim, m.num_heads), dim=-1)
+        gate, conv_in, dt = self.project(m, x).split((m.intermediate_size, m.conv_dim, m.num_heads), dim=-1)
         out = self.read_states(m, self.convolved(conv_in, m.conv1d.weight, m.conv1d.bias), dt)
-        return m.out_proj(m.norm(out[None], gate[None])[0].to(x.dtype))  # type: ignore[no-any-return]
+        return m.out_proj(self.gated(m, out, gate).to(x.dtype))  # type: ignore[no-any-return]
+
+    def project(self, m: Any, x: Tensor) -> Tensor:
+        """(N, gate + channels + H)."""
+        return m.in_proj(x)  # type: ignore[no-any-return]
+
+    def gated(self, m: Any, out: Tensor, gate: Tensor) -> Tensor:
+        """out, gate: (N, H * V)."""
+        return m.norm(out[None], gate[None])[0]  # type: ignore[no-any-return]
 
     def read_states(self, m: Any, conv_out: Tensor, dt: Tensor) -> Tensor:
         """conv_out: (N, channels), x, B and C; dt: (N, H). Returns (N, H * V), with the skip ``D x``."""
         widths = (m.intermediate_size, m.n_groups * m.ssm_state_size, m.n_groups * m.ssm_state_size)
         x, B, C = (t.float() for t in conv_out.split(widths, dim=-1))
         x = x.view(len(x), m.num_heads, m.head_dim)
-        B, C = (
-            t.view(len(x), m.n_groups, -1).repeat_interleave(m.num_heads // m.n_groups, dim=1) for t in (B, C)
-        )
+        B, C = (t.view(len(x), m.n_groups, -1).repeat_interleave(m.num_heads // m.n_groups, dim=1) for t in (B, C))
         dt = torch.clamp(F.softplus(dt.float() + m.dt_bias.float()), *m.time_step_limit)
         log_decay = -m.A_log.float().exp() * dt
         out = self.recurred(Rows(C, B * dt[..., None], x, log_decay))
-        return (out + m.D.float()[:, None] * x).flatten(1).to(conv_out.dtype)
+        skip: Tensor = m.D.float()[:, None] * x
+        return (out + skip).flatten(1).to(conv_out.dtype)

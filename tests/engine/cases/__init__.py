@@ -4,6 +4,7 @@ Hugging Face's initialization lets every transition die within 64 tokens; then `
 test of composition can fail. A case's ``enliven`` sets the decays.
 """
 
+import os
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import two_stream
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+DEVICE = os.environ.get("HYPIC_TEST_DEVICE", "cpu")
 SIZES: dict[str, Any] = {
     "vocab_size": 49152,  # the default model's tokenizer is used with all of them
     "hidden_size": 64,
@@ -57,7 +59,7 @@ class Case:
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32)
         with torch.no_grad():
             self.enliven(model)
-        return model.eval()
+        return model.eval().to(DEVICE)
 
     def stepped_modules(self, model: Any) -> dict[str, nn.Module]:
         return {name: module for name, module in model.named_modules() if self.mixers and name.endswith(self.mixers)}

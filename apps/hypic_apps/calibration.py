@@ -1,0 +1,109 @@
+"""A model's calibration: measured under a progress bar, stored, and told as a table and as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hypic_apps import session
+from hypic_apps.demonstration import DOCUMENTS
+from hypic_apps.progress import counting
+from hypic_rag.config import Settings, format_bytes
+from hypic_rag.engine import Policy
+from hypic_rag.engine import calibration as library
+from hypic_rag.engine.calibration import Calibration, Measurement, Thresholds, policy_text
+from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
+from hypic_rag.retrieval.readers import read_path
+from hypic_rag.retrieval.sample_prompts import sample_prompts
+
+
+def calibrate_model(
+    settings: Settings, data: Path | None, limit: int, thresholds: Mapping[str, float | None], out: Path | None
+) -> tuple[Calibration, Path]:
+    """The calibration and the file that has it: the one that puts it in force, or ``out``.
+
+    thresholds: fields of Thresholds, None for the default. Nothing that is measured is kept in any store's cache.
+    Raises BadInput for data or a file that cannot be used, before anything is measured.
+    """
+    path = DOCUMENTS if data is None else data.expanduser()
+    limits = Thresholds(**{name: value for name, value in thresholds.items() if value is not None})
+    read_path(path)  # what is not there is told now, before a model is loaded
+    with session.open_engine(replace(settings, host_memory=None), policy=Policy()) as engine:
+        file = library.calibration_file(engine.fingerprint) if out is None else out.expanduser().absolute()
+        library.check_writable(file)
+        chunk_tokens = settings.chunk_tokens or min(DEFAULT_CHUNK_TOKENS, engine.context_length // 4)
+        check_sizes(chunk_tokens, 0, engine.context_length)
+        prompts = sample_prompts(
+            path,
+            engine.format,
+            limit=limit,
+            n_documents=settings.top_k,
+            chunk_tokens=chunk_tokens,
+            max_tokens=library.prompt_room(engine),
+        )
+        n_documents = sum(len(prompt.documents) for prompt in prompts)
+        session.say(f"{len(prompts)} prompts of {path.name}, {n_documents} segments, {engine.model_name}")
+        with counting("calibrating", "runs") as on_progress:
+            name = "bundled documents" if data is None else path.name
+            found = library.calibrate(engine, prompts, name, limits, on_progress)
+    library.write(found, file)
+    return found, file
+
+
+def print_table(found: Calibration) -> None:
+    """To stdout: a row a policy, full recompute first, the chosen one marked. behind: ids of an isolation prefix."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("", "seam", "compose", "behind"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("first\nKL", "KL a\ntoken", "same\nanswer", "same\nfirst", "TTFT\nms", "bytes a\nsegment"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    for one in found.measurements:
+        table.add_row("*" if one.policy == found.policy or _is_full(one, found) else "", *_cells(one))
+    print(_title(found))
+    Console().print(table)
+
+
+def outcome_text(found: Calibration, file: Path, in_force: bool) -> str:
+    """What was chosen and why, and what it means for answers from now on."""
+    lines = [f"{policy_text(found.policy)}: {found.reason}."]
+    if not in_force:
+        return "\n".join([*lines, f"Written to {file}; nothing was put in force."])
+    lines.append(f"In force for {found.model} wherever no policy is given ({file}).")
+    if found.policy.mode == "full":
+        lines.append("Answers are computed in full; ingest with --prefill none, and --mode hypic reuses all the same.")
+    else:
+        lines.append(
+            "Stored segments of another seam or prefix will be computed again when asked for, or by hypic-rag ingest."
+        )
+    return "\n".join(lines)
+
+
+def fields(found: Calibration, file: Path) -> dict[str, Any]:
+    """Everything that the table and the text say."""
+    return {"file": str(file), **found.fields()}
+
+
+def _title(found: Calibration) -> str:
+    first = found.measurements[0]
+    return f"{found.model} on {found.data}: n={found.n} prompts, {first.n_tokens} tokens of answers, {found.device}"
+
+
+def _is_full(one: Measurement, found: Calibration) -> bool:
+    return one.policy.mode == found.policy.mode == "full"
+
+
+def _cells(one: Measurement) -> tuple[str, ...]:
+    policy = one.policy
+    shown = (str(policy.seam_tokens), policy.compose, " ".join(map(str, policy.isolation_prefix)) or "-")
+    return (
+        *(("full", "", "") if policy.mode == "full" else shown),
+        f"{one.first_kl:.3f}",
+        f"{one.kl:.3f}",
+        f"{one.same_answer:.0%}",
+        f"{one.same_first:.0%}",
+        f"{one.ttft_ms:.0f}",
+        format_bytes(one.segment_bytes) if one.segment_bytes else "-",
+    )

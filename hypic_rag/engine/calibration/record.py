@@ -1,0 +1,115 @@
+"""What a calibration found, as a JSON file under HYPIC_HOME: one a model, named after its fingerprint."""
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hypic_rag.config import home
+from hypic_rag.engine.calibration.choice import Thresholds
+from hypic_rag.engine.calibration.measurement import Measurement
+from hypic_rag.engine.policy import Policy
+from hypic_rag.errors import BadInput
+
+FOLDER = "calibrations"
+FORMAT = "hypic-rag calibration"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """policy: the model's. reason: why. data: what it was measured on. date: UTC, ISO 8601. n: prompts.
+
+    versions: of the packages that computed. measurements: full recompute first.
+    """
+
+    model: str
+    fingerprint: str
+    policy: Policy
+    reason: str
+    date: str
+    data: str
+    n: int
+    thresholds: Thresholds
+    measurements: tuple[Measurement, ...]
+    dtype: str
+    device: str
+    versions: dict[str, str]
+
+    def fields(self) -> dict[str, Any]:
+        """As the file has it."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+    @classmethod
+    def of_fields(cls, fields: dict[str, Any]) -> "Calibration":
+        """The reverse of ``fields``, of what JSON made of it. Raises ValueError, TypeError, KeyError, BadInput."""
+        values = dict(fields)
+        if (found := (values.pop("format"), values.pop("version"))) != (FORMAT, VERSION):
+            raise ValueError(f"it says {found[0]!r}, version {found[1]!r}, and not {FORMAT!r}, version {VERSION}")
+        values["policy"] = _policy(values["policy"])
+        values["thresholds"] = Thresholds(**values["thresholds"])
+        values["measurements"] = tuple(
+            Measurement(**{**one, "policy": _policy(one["policy"])}) for one in values["measurements"]
+        )
+        return cls(**values)
+
+
+def calibration_file(fingerprint: str) -> Path:
+    """Where the calibration of a model lies, whether or not it is there."""
+    return home() / FOLDER / f"{hashlib.sha256(fingerprint.encode()).hexdigest()[:32]}.json"
+
+
+def read(fingerprint: str) -> Calibration | None:
+    """The model's calibration; None where it has none. Raises BadInput for a file that cannot be used."""
+    file = calibration_file(fingerprint)
+    try:
+        calibration = Calibration.of_fields(json.loads(file.read_text(encoding="utf-8")))
+        if calibration.fingerprint != fingerprint:
+            raise ValueError(f"it is of another model, {calibration.model}")
+        return calibration
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(
+            f"the calibration {file} cannot be used: {error}. Make it again (hypic-rag calibrate MODEL), or delete it"
+        ) from error
+
+
+def write(calibration: Calibration, file: Path) -> None:
+    """Atomic: a reader sees the file before or the whole new one. Raises BadInput where it cannot be written."""
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("w", encoding="utf-8") as opened:
+            json.dump(calibration.fields(), opened, indent=1)
+            opened.flush()
+            os.fsync(opened.fileno())
+        unfinished.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise _not_writable(file, error) from error
+
+
+def check_writable(file: Path) -> None:
+    """Raises BadInput where ``write`` would fail: to be told before an hour of measuring, not after."""
+    probe = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        if file.is_dir():
+            raise IsADirectoryError("it is a folder")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _not_writable(file, error) from error
+
+
+def _not_writable(file: Path, error: OSError) -> BadInput:
+    return BadInput(f"the calibration cannot be written to {file}: {error}. Choose another HYPIC_HOME, or --out FILE")
+
+
+def _policy(fields: dict[str, Any]) -> Policy:
+    return Policy(**{**fields, "isolation_prefix": tuple(fields["isolation_prefix"])})

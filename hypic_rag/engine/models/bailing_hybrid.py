@@ -1,0 +1,43 @@
+"""Ling 3 (Bailing hybrid): Kimi Delta Attention layers, the last of every group multi-head latent attention."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.models.kda_mixer import KimiDeltaAttention
+from hypic_rag.engine.models.latent_attention import LatentAttention
+from hypic_rag.engine.rotary import Rotary
+
+MODEL_TYPES = ("bailing_hybrid",)
+
+
+class Gated(KimiDeltaAttention):
+    def output_gate(self, m: Any, x: Tensor) -> Tensor:
+        return m.g_proj(x)  # type: ignore[no-any-return]
+
+
+class RotatedLatentAttention(LatentAttention):
+    def rotated(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Pairs are neighbours before the rotation and halves after it, as the model has it for queries and keys."""
+        assert position_embeddings is not None
+        cos, sin = (t[0] for t in position_embeddings)
+        first, second = x[..., 0::2], x[..., 1::2]
+        return torch.cat((first, second), dim=-1) * cos + torch.cat((-second, first), dim=-1) * sin
+
+    def gated(self, m: Any, x: Tensor, out: Tensor) -> Tensor:
+        gate: Tensor = m.g_proj(x).float().sigmoid()  # one a head
+        return out * gate.to(out.dtype)[..., None]
+
+
+def prepare(model: Any, layout: Layout) -> None:
+    config = model.config
+    # The rotated dims stand behind the latent, and what is kept has its pairs as halves.
+    parameters = config.rope_parameters
+    rotary = layout.rotary(Rotary.from_module(model.model.rotary_emb, parameters, first=config.kv_lora_rank))
+    for layer in model.model.layers:
+        if layer.block_type == "linear_attention":
+            layer.self_attn = Gated(layer.self_attn, layout)
+        else:
+            layer.self_attn = RotatedLatentAttention(layer.self_attn, layout, rotary)

@@ -1,0 +1,30 @@
+"""Falcon-H1: every layer has full attention and a Mamba-2 mixer side by side, scaled by fixed multipliers."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.models.mamba2_mixer import Mamba2
+from hypic_rag.engine.rotary import Rotary
+
+MODEL_TYPES = ("falcon_h1",)
+
+
+class ScaledMamba2(Mamba2):
+    def project(self, m: Any, x: Tensor) -> Tensor:
+        return m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector[0]  # type: ignore[no-any-return]
+
+    def gated(self, m: Any, out: Tensor, gate: Tensor) -> Tensor:
+        return super().gated(m, out, gate) if m.mamba_rms_norm else out * F.silu(gate)
+
+
+def prepare(model: Any, layout: Layout) -> None:
+    config = model.config
+    rotary = layout.rotary(Rotary.from_module(model.model.rotary_emb, config.rope_parameters))
+    for layer in model.model.layers:
+        layer.mamba = ScaledMamba2(layer.mamba, layout)
+        m = layer.self_attn
+        Seat.give(m, AttentionLayer(config.num_key_value_heads, m.head_dim, m.head_dim, rotary), layout)

@@ -1,0 +1,58 @@
+"""Models of full attention alone, some of it in sliding windows: Llama, Qwen, Mistral, Gemma, gpt-oss and their kin."""
+
+from typing import Any
+
+from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.rotary import Rotary
+from hypic_rag.errors import UnsupportedModel
+
+MODEL_TYPES = (
+    "llama",
+    "mistral",
+    "ministral",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "phi3",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "granite",
+    "minimax_m2",
+)
+
+
+def prepare(model: Any, layout: Layout) -> None:
+    config = model.config
+    if getattr(config, "use_bidirectional_attention", False):
+        raise UnsupportedModel(
+            "this model's tokens see later ones (use_bidirectional_attention), so a segment's cache would depend on "
+            "what follows it; use a model that generates text"
+        )
+    kinds = declared(config, "layer_types") or [""] * len(model.model.layers)
+    rotaries = {kind: layout.rotary(_rotary(model, kind)) for kind in sorted(set(kinds))}
+    for layer, kind in zip(model.model.layers, kinds, strict=True):
+        m = layer.self_attn
+        rotary = rotaries[kind] if getattr(m, "use_rope", True) else None
+        window = declared(config, "sliding_window") if kind != "full_attention" else None
+        heads = config.num_key_value_heads
+        Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotary, window), layout)
+
+
+def declared(config: Any, name: str) -> Any:
+    """A setting that the architecture has, or None: some checkpoints carry keys that their architecture ignores."""
+    return getattr(config, name) if hasattr(type(config), name) else None
+
+
+def _rotary(model: Any, kind: str) -> Rotary:
+    """One for all layers, or one a layer type."""
+    parameters = model.config.rope_parameters
+    if kind in parameters:
+        return Rotary.from_module(model.model.rotary_emb, parameters[kind], kind=kind)
+    return Rotary.from_module(model.model.rotary_emb, parameters)

@@ -1,0 +1,43 @@
+"""LFM2, dense and mixture of experts, and LFM3: gated short convolutions without a state, and full attention."""
+
+from typing import Any
+
+from torch import Tensor
+
+from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.models.mixer import Mixer
+from hypic_rag.engine.rotary import Rotary
+
+MODEL_TYPES = ("lfm2", "lfm2_moe", "lfm3")
+
+
+class ShortConvolution(Mixer):
+    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+        return LinearLayer(None, channels=m.conv.in_channels, kernel=m.conv_kernel_size)
+
+    def mix(self, m: Any, x: Tensor) -> Tensor:
+        B, C, x = m.in_proj(x).chunk(3, dim=-1)
+        return m.out_proj(C * self.convolved(B * x, m.conv.weight, m.conv.bias, silu=False))  # type: ignore[no-any-return]
+
+
+def prepare(model: Any, layout: Layout) -> None:
+    config = model.config
+    kinds = set(config.layer_types) - {"conv"}
+    rotaries = {kind: layout.rotary(_rotary(model, kind)) for kind in sorted(kinds)}
+    for layer, kind in zip(model.model.layers, config.layer_types, strict=True):
+        if kind == "conv":
+            layer.conv = ShortConvolution(layer.conv, layout)
+        else:
+            m, heads = layer.self_attn, config.num_key_value_heads
+            window = config.sliding_window if kind == "sliding_attention" else None
+            Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotaries[kind], window), layout)
+
+
+def _rotary(model: Any, kind: str) -> Rotary:
+    """LFM3 has one a layer type."""
+    base, parameters = model.model, model.config.rope_parameters
+    module = base.pos_emb if hasattr(base, "pos_emb") else base.rotary_emb
+    if kind in parameters:
+        return Rotary.from_module(module, parameters[kind], kind=kind)
+    return Rotary.from_module(module, parameters)

@@ -1,0 +1,42 @@
+"""MiniMax-Text-01 and M1: Lightning Attention layers with constant decays, every eighth one full attention."""
+
+from typing import Any
+
+from torch import Tensor
+
+from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.families import lightning
+from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.models.mixer import Mixer
+from hypic_rag.engine.rotary import Rotary
+
+MODEL_TYPES = ("minimax",)
+
+
+class Lightning(Mixer):
+    returns = 2
+
+    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+        # Made anew: the buffer that holds them is rounded to the model's type.
+        rates = -m.get_slope_rate().float().flatten()
+        return LinearLayer(lightning.FAMILY, m.num_attention_heads, m.head_dim, m.head_dim, rates=rates)
+
+    def mix(self, m: Any, x: Tensor) -> Tensor:
+        qkv = m.act_fn(m.qkv_proj(x)).view(len(x), m.num_attention_heads, 3 * m.head_dim)
+        q, k, v = qkv.float().split(m.head_dim, dim=-1)
+        assert self.layer.rates is not None
+        log_decay = self.layer.rates.to(x.device).expand(len(x), -1)
+        out = m.norm(self.recurred(Rows(q, k, v, log_decay)).to(x.dtype).flatten(1))
+        return m.out_proj(m.output_gate(x).sigmoid() * out)  # type: ignore[no-any-return]
+
+
+def prepare(model: Any, layout: Layout) -> None:
+    config = model.config
+    rotary = layout.rotary(Rotary.from_module(model.model.rotary_emb, config.rope_parameters))
+    for layer in model.model.layers:
+        if layer.block_type == "linear_attention":
+            layer.self_attn = Lightning(layer.self_attn, layout)
+        else:
+            m, heads = layer.self_attn, config.num_key_value_heads
+            Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotary, config.sliding_window), layout)

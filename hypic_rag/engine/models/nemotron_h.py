@@ -1,0 +1,19 @@
+"""Nemotron-H: one block a layer, a Mamba-2 mixer, full attention without rotary, an MLP or experts."""
+
+from typing import Any
+
+from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.models.mamba2_mixer import Mamba2
+
+MODEL_TYPES = ("nemotron_h",)
+
+
+def prepare(model: Any, layout: Layout) -> None:
+    config = model.config
+    for layer in model.model.layers:
+        m = layer.mixer
+        if layer.block_type == "linear_attention":
+            layer.mixer = Mamba2(m, layout)
+        elif layer.block_type == "full_attention":
+            Seat.give(m, AttentionLayer(config.num_key_value_heads, m.head_dim, m.head_dim, rotary=None), layout)
