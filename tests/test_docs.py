@@ -33,3 +33,10 @@ def test_the_page_of_results_is_made_from_the_saved_files() -> None:
     command = [sys.executable, "-m", "hypic_eval.cli", "table", *files]
     made = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
     assert made.stdout == (ROOT / "docs" / "results.md").read_text("utf-8")
+
+
+def test_the_page_of_models_is_what_the_code_says() -> None:
+    """Regenerate: hypic-eval models > docs/models.md"""
+    command = [sys.executable, "-m", "hypic_eval.cli", "models"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
+    assert made.stdout == (ROOT / "docs" / "models.md").read_text("utf-8")

@@ -1,16 +1,16 @@
-"""An audit of the store: questions from a file or from the log, replayed under a progress bar, and told."""
+"""An audit of the store: questions drawn, replayed under a progress bar, and told."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from hypic_apps import session
 from hypic_apps.progress import counting
-from hypic_rag.config import Settings, store_folder
+from hypic_rag.config import Settings
+from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
-from hypic_rag.errors import BadInput
+from hypic_rag.retrieval import Store
 from hypic_rag.retrieval.audit import AuditReport, audit, draw_questions
-from hypic_rag.retrieval.question_log import FILE, logged_questions, read_questions
 
 
 @dataclass(frozen=True)
@@ -22,31 +22,21 @@ class Audit:
     n_questions: int
 
 
-def audit_store(settings: Settings, questions: Path | None, sample: int, seed: int) -> Audit:
-    """Replay up to ``sample`` questions. Raises BadInput where there is none, before a model is loaded."""
-    folder = store_folder(settings.store)
-    if questions is None:
-        known = logged_questions(folder)
-        if not known:
-            raise BadInput(
-                f"no question was logged in {folder / FILE}: give --questions FILE, or set log_questions = true in "
-                "config.toml and ask some"
-            )
-    else:
-        known = read_questions(questions.expanduser())
-    drawn = draw_questions(known, sample, seed)
-    with session.open_store(settings) as (engine, store):
-        with counting("auditing", "questions") as on_progress:
-            report = audit(
-                engine,
-                store,
-                drawn,
-                engine.policy,
-                top_k=settings.top_k,
-                max_new_tokens=settings.max_new_tokens,
-                on_progress=on_progress,
-            )
-        return Audit(report, session.in_force(settings, engine).why, len(set(known)))
+def audit_store(
+    settings: Settings, engine: SegmentEngine, store: Store, questions: Sequence[str], sample: int, seed: int
+) -> Audit:
+    """Replay up to ``sample`` of the questions."""
+    with counting("auditing", "questions") as on_progress:
+        report = audit(
+            engine,
+            store,
+            draw_questions(questions, sample, seed),
+            engine.policy,
+            top_k=settings.top_k,
+            max_new_tokens=settings.max_new_tokens,
+            on_progress=on_progress,
+        )
+    return Audit(report, session.in_force(settings, engine).why, len(set(questions)))
 
 
 def fields(done: Audit, min_agreement: float | None) -> dict[str, Any]:

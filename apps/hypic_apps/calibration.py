@@ -16,7 +16,6 @@ from hypic_rag.engine import Policy
 from hypic_rag.engine import calibration as library
 from hypic_rag.engine.calibration import Calibration, Measurement, Thresholds, policy_text
 from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
-from hypic_rag.retrieval.readers import read_path
 from hypic_rag.retrieval.sample_prompts import sample_prompts
 
 
@@ -30,7 +29,6 @@ def calibrate_model(
     """
     path = DOCUMENTS if data is None else data.expanduser()
     limits = Thresholds(**{name: value for name, value in thresholds.items() if value is not None})
-    read_path(path)  # what is not there is told now, before a model is loaded
     with session.open_engine(replace(settings, host_memory=None), policy=Policy()) as engine:
         file = library.calibration_file(engine.fingerprint) if out is None else out.expanduser().absolute()
         library.check_writable(file)

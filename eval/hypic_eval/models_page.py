@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from hypic_eval.table import grid
 from hypic_rag.engine.attention import IMPLEMENTATION
@@ -26,7 +26,11 @@ What a linear layer keeps of a segment's interior is its end state from zero, S,
 state, T, in the smallest form that the family allows. Bytes are of one head of 128 keys and 128 values (Mamba-1: one
 channel of 16), in float32.
 """
-EXACT = """Exact: composition (the state after a cached interior is `T R + S`, held to a float64 recurrence within 1e-6:
+EXACT = """A short convolution (LFM2) and a token shift (RWKV) keep the last rows they read, a tail, and no state; so does the
+convolution before a recurrence. Full attention keeps keys, rotated at local positions, and values; latent attention (MLA)
+keeps its latent and the rotated part of its keys.
+
+Exact: composition (the state after a cached interior is `T R + S`, held to a float64 recurrence within 1e-6:
 `hypic-eval exactness`), the placing of keys by turning queries, the placing of a rotated state, a leading segment and its
 question, mode `full`. Approximate, by the method: a document's interior was read alone, so from the second layer on its
 hidden states are not those of a full forward. `hypic-rag calibrate` measures what that costs on a model.
@@ -43,10 +47,10 @@ which the plain model itself runs; entries across neighbours, order, requests at
 """
 
 
-def page(other_kinds: dict[str, str]) -> str:
-    """other_kinds: model types that transformers itself does not have, and what provides or describes them."""
+def page() -> str:
+    """The whole page, as markdown."""
     families = grid(["family", "T", "kept for T", "bytes of T", "bytes of S", "source"], map(_family, FAMILIES.values()))
-    rows = [_architecture(kind, other_kinds) for kind in sorted(MODEL_TYPES)]
+    rows = [_architecture(kind) for kind in sorted(MODEL_TYPES)]
     header = ["model type", "layers that read other tokens", "bytes of a segment", "rotation"]
     return "\n".join((INTRO, families, "", EXACT, "", ARCHITECTURES, grid(header, rows))) + "\n"
 
@@ -61,9 +65,11 @@ def _family(family: Family) -> list[str]:
     return [family.name, form, names, f"{n_bytes:,}", f"{4 * keys * values:,}", family.source]
 
 
-def _architecture(kind: str, other_kinds: dict[str, str]) -> list[str]:
-    if kind in other_kinds:
-        return [kind, other_kinds[kind], "–", "–"]
+def _architecture(kind: str) -> list[str]:
+    if kind not in CONFIG_MAPPING:
+        package = getattr(MODEL_TYPES[kind], "REGISTERED_BY", None)
+        code = f"classes of {package}" if package else "remote code; tested on a stand-in of the same modules"
+        return [kind, code, "–", "–"]
     layout = _layout(kind)
     if layout is None:
         return [kind, "as the checkpoint says; the class's default sizes make no model", "–", "–"]

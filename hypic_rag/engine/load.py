@@ -104,7 +104,7 @@ def _register_classes(source: Path | str, name: str, device: torch.device) -> No
     except ImportError as error:
         raise ModelNotReady(
             f"{name} is a {kind} model of the package {package}, which cannot be imported: {error}. "
-            f"Install it with: pip install {package}"
+            f"Install it with: pip install '{package}[cuda]'"
         ) from error
     if device.type == "cpu":
         raise ModelNotReady(

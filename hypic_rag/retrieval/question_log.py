@@ -26,6 +26,19 @@ def log_question(store_folder: Path, question: str) -> None:
         ) from error
 
 
+def questions_to_ask(store_folder: Path, file: Path | None) -> list[str]:
+    """Those of the file, or without one those that were logged. Raises BadInput where there is none."""
+    if file is not None:
+        return read_questions(file.expanduser())
+    logged = logged_questions(store_folder)
+    if not logged:
+        raise BadInput(
+            f"no question was logged in {store_folder / FILE}: give --questions FILE, or set log_questions = true in "
+            "HYPIC_HOME/config.toml and ask some"
+        )
+    return logged
+
+
 def logged_questions(store_folder: Path) -> list[str]:
     """In their order; none where nothing was logged. Raises BadInput for a file that cannot be read."""
     file = store_folder / FILE

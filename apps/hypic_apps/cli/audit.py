@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import BadParameter, Exit, Option
 
 from hypic_apps.cli import options
-from hypic_rag.config import Settings
+from hypic_rag.config import Settings, store_folder
 
 
 @options.with_settings(*options.POLICY, "top_k", "max_new_tokens", *options.PLACE)
@@ -32,9 +32,14 @@ def run(
     if settings.mode == "full":
         raise BadParameter("an audit sets cached segments against full recompute: leave --mode full out")
 
-    from hypic_apps import auditing
+    from hypic_apps import session
+    from hypic_rag.retrieval.question_log import questions_to_ask
 
-    done = auditing.audit_store(settings, questions, sample, seed)
+    known = questions_to_ask(store_folder(settings.store), questions)
+    with session.open_store(settings) as (engine, store):
+        from hypic_apps import auditing
+
+        done = auditing.audit_store(settings, engine, store, known, sample, seed)
     fields = auditing.fields(done, min_agreement)
     print(json.dumps(fields, ensure_ascii=False, indent=2) if as_json else auditing.text(fields))
     if done.report.failures or not fields["enough"]:

@@ -60,6 +60,11 @@ def run(
     policies that are good enough. Where none is, it is full recompute. From then on it is the model's policy
     wherever none is given, in commands and in the library.
     """
+    from hypic_rag.retrieval.readers import read_path
+
+    if data is not None:
+        read_path(data)  # a path that is not there is told now, before a model is loaded
+
     from hypic_apps import calibration
 
     given = {"max_kl": max_kl, "min_same_first": min_same_first, "distance": distance}

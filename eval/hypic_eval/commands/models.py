@@ -10,4 +10,4 @@ def run() -> None:
     from hypic_eval.models_page import page
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    typer.echo(page({}), nl=False)
+    typer.echo(page(), nl=False)

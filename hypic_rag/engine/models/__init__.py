@@ -41,8 +41,11 @@ def mixers(model: PreTrainedModel) -> tuple[str, ...]:
 
 
 def check_supported(model_type: str, name: str, mixers: tuple[str, ...] = ()) -> None:
-    """Before anything large is loaded. Raises UnsupportedModel."""
+    """Before anything large is loaded; name: with the class that the checkpoint declares. Raises UnsupportedModel."""
     if model_type in MODEL_TYPES:
+        for declared, reason in getattr(MODEL_TYPES[model_type], "REFUSED", {}).items():
+            if declared in name:
+                raise UnsupportedModel(f"{name} cannot be used: {reason}. Choose another with --model")
         return
     near = difflib.get_close_matches(model_type, MODEL_TYPES, n=3, cutoff=0.5)
     raise UnsupportedModel(

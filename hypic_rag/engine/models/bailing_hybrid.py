@@ -11,6 +11,10 @@ from hypic_rag.engine.models.latent_attention import LatentAttention
 from hypic_rag.engine.rotary import Rotary
 
 MODEL_TYPES = ("bailing_hybrid",)
+REFUSED = {
+    "BailingMoeV2_5ForCausalLM": "Ring and Ling 2.5 declare the type of Ling 3, whose layers they do not have; their own "
+    "code does not load under transformers 5"
+}
 
 
 class Gated(KimiDeltaAttention):

@@ -26,7 +26,7 @@ class Lightning(Mixer):
 
     def sizes(self, m: Any, layout: Layout) -> LinearLayer:
         # Made anew: a buffer that no checkpoint has need not survive the loading.
-        depth = (m.layer_idx - 1) / (m.config.num_hidden_layers - 1)  # below 0 in the first layer, as in the model's code
+        depth = (m.layer_idx - 1) / (m.config.num_hidden_layers - 1)  # below 0 at first, as in its own code
         rates = -lightning.slopes(m.num_heads) * (1 - depth + 1e-5)
         rotary = layout.rotaries[0]
         return LinearLayer(lightning.FAMILY, m.num_heads, m.head_dim, m.head_dim, rates=rates.float(), rotary=rotary)

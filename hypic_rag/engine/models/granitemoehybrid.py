@@ -1,4 +1,4 @@
-"""Granite 4 hybrid, dense and mixture of experts: Mamba-2 layers and a few of full attention, with rotary or without."""
+"""Granite 4 hybrid, dense and mixture of experts: Mamba-2 layers and a few of full attention, most without rotary."""
 
 from typing import Any
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from hypic_rag.engine import linear
 from hypic_rag.engine.families.rows import Rows
 from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.errors import UnsupportedModel
 
 
 class Mixer(nn.Module):
@@ -21,6 +22,12 @@ class Mixer(nn.Module):
 
     def __init__(self, original: Any, layout: Layout):
         super().__init__()
+        activation = getattr(original, "activation", None)
+        if isinstance(activation, str) and activation not in ("silu", "swish"):
+            raise UnsupportedModel(
+                f"{type(original).__name__} has the activation {activation!r} behind its convolution, and only SiLU is "
+                "known here. Choose another model, or add its mixer: docs/adding-a-model.md"
+            )
         self.original = original
         self.layer = self.sizes(original, layout)
         self.slot = layout.take(self.layer)

@@ -132,10 +132,10 @@ class LinearAttention(QueryKeyValue):
     ) -> tuple[Tensor, None, Any]:
         q, k, v = self.project(hidden_states, position_embeddings)
         states = {} if past_key_value is None else past_key_value
-        S = states.get(self.layer_idx, torch.zeros(self.num_heads, self.head_dim, self.head_dim))
+        S = states.get(self.layer_idx, torch.zeros(self.num_heads, self.head_dim, self.head_dim, device=q.device))
         outputs = []
         for t in range(q.shape[2]):
-            S = self.slope.exp()[:, None, None] * S + k[0, :, t, :, None] * v[0, :, t, None, :]
+            S = self.slope.exp().to(q.device)[:, None, None] * S + k[0, :, t, :, None] * v[0, :, t, None, :]
             outputs.append(torch.einsum("hk,hkv->hv", q[0, :, t] * self.head_dim**-0.5, S))
         states[self.layer_idx] = S
         out = self.g_norm(torch.stack(outputs).flatten(1)[None])

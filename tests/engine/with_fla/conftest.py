@@ -12,6 +12,8 @@ try:
 except ImportError:
     pass
 else:
+    import cases
     import on_cpu
 
-    on_cpu.install()
+    if cases.DEVICE == "cpu":
+        on_cpu.install()

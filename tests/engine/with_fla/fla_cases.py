@@ -104,36 +104,44 @@ def rwkv7(model: Any) -> None:
             lora.lora[-1].bias.copy_(value.logit())
 
 
-HYBRID = {"attn": {"layers": [2], "num_heads": 4, "num_kv_heads": 2, "qkv_bias": True}}
-WINDOW = {"attn": {"layers": [1], "num_heads": 4, "window_size": 20, "rope_theta": 500.0}}
-NORMS = {"fuse_norm": False}
+HYBRID = {"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2, "qkv_bias": True}}
+WINDOW = {"attn": {"layers": [0], "num_heads": 4, "window_size": 20, "rope_theta": 500.0}}
 
 
 def case(kind: str, enliven: Any = None, live: bool = True, **config: Any) -> Case:
-    options = {} if enliven is None else {"enliven": enliven}
-    mixers = ("attn", "ffn")
-    return Case(kind, {"num_heads": 4, **config}, mixers=mixers, stepped=fla_two_stream.stepped, live=live, **options)  # type: ignore[arg-type]
+    changes: dict[str, Any] = {} if enliven is None else {"enliven": enliven}
+    config = {"num_hidden_layers": 2, "num_heads": 4, **config}
+    return Case(kind, config, mixers=("attn", "ffn"), stepped=fla_two_stream.stepped, live=live, **changes)  # type: ignore[arg-type]
 
 
 CASES = {
     "retnet": case("retnet", num_heads=2),  # half-lives of 22 and 44 tokens, whatever the weights
-    "retnet, grouped": case("retnet", num_heads=2, num_kv_heads=1, use_output_gate=False, feature_map="relu", **HYBRID),
+    "retnet, grouped": case(
+        "retnet", num_hidden_layers=3, num_heads=2, num_kv_heads=1, use_output_gate=False, feature_map="relu", **HYBRID
+    ),
     "gla": case("gla", gla, expand_k=1.0, expand_v=0.5),
-    "gla, grouped": case("gla", gla, num_kv_heads=2, use_short_conv=True, feature_map="relu", **NORMS),
+    "gla, grouped": case("gla", gla, num_kv_heads=2, use_short_conv=True, feature_map="relu", fuse_norm=False),
     "delta_net": case("delta_net", write_gently, num_heads=8, expand_v=2),
     "delta_net, bare": case(
-        "delta_net", write_gently, num_heads=8, use_short_conv=False, use_gate=True, qk_activation="identity"
+        "delta_net", write_gently, expand_k=0.75, use_short_conv=False, use_gate=True, qk_activation="identity"
     ),
     "delta_net, sums": case(  # keys of sum one hardly overwrite
         "delta_net", live=False, use_beta=False, allow_neg_eigval=True, qk_activation="elu", qk_norm="sum"
     ),
-    "gated_deltanet": case("gated_deltanet", gated_deltanet, head_dim=16, expand_v=2, **HYBRID),
+    "gated_deltanet": case("gated_deltanet", gated_deltanet, head_dim=16, expand_v=2, num_hidden_layers=3, **HYBRID),
     "gated_deltanet, grouped": case(
-        "gated_deltanet", gated_deltanet, head_dim=16, num_heads=2, num_v_heads=4, use_gate=False, **WINDOW
+        "gated_deltanet",
+        gated_deltanet,
+        head_dim=16,
+        num_heads=2,
+        num_v_heads=4,
+        use_gate=False,
+        num_hidden_layers=3,
+        **WINDOW,
     ),
     "kda": case("kda", kda, head_dim=16, expand_v=2),
     "kda, bounded": case("kda", kda, head_dim=16, num_heads=2, num_v_heads=4, safe_gate=True, lower_bound=-5.0),
     "rwkv6": case("rwkv6", rwkv6),
     "rwkv7": case("rwkv7", rwkv7, head_dim=16, num_heads=None),
-    "rwkv7, plain norms": case("rwkv7", rwkv7, head_dim=16, num_heads=None, **NORMS),
+    "rwkv7, plain norms": case("rwkv7", rwkv7, head_dim=16, num_heads=None, fuse_norm=False),
 }
