@@ -16,6 +16,7 @@ from hypic_rag.retrieval.readers import ReadFailure, read_path
 from hypic_rag.retrieval.readers.document import clean
 
 Pair = tuple[str, str]  # title and text
+PASSAGE_CHARACTERS = 60
 MIN_DOCUMENTS = 2  # with one there is no document before another, and nothing of reuse to measure
 
 
@@ -32,7 +33,7 @@ def sample_prompts(
 
     A jsonl file whose rows have ``question`` and ``docs`` gives a prompt a row, over its documents in chunks of at
     most ``chunk_tokens``. From everything else that ``ingest`` reads, ``n_documents`` consecutive chunks make a
-    prompt, and the question is what they say about one of their titles.
+    prompt, and the question is how a passage from the middle of one of them goes on.
     Documents that do not fit ``max_tokens`` are left out, the last first. Raises BadInput where the path does not
     exist, a row is malformed, or there is not enough text for one prompt.
     """
@@ -113,12 +114,22 @@ def _consecutive(
     while group := list(itertools.islice(chunks, max(n_documents, MIN_DOCUMENTS))):
         if n_groups and len(group) < MIN_DOCUMENTS:
             return
-        title = group[n_groups % len(group)][0]  # every place in the prompt is asked about in turn
-        yield f"What do the documents say about {title}?" if title else "What do the documents say?", group, str(path)
+        _, text = group[n_groups % len(group)]  # every place in the prompt is asked about in turn
+        yield f'Which words follow "{_passage(text)}" in the documents?', group, str(path)
         n_groups += 1
     if not n_groups:
         why = f" ({failures[0]})" if failures else ""
         raise BadInput(f"{path} has no text to calibrate on{why}: give a file or folder of documents")
+
+
+def _passage(text: str) -> str:
+    """Some words that end in the middle of the text, where no seam reaches."""
+    blank = text.find(" ", len(text) // 2)
+    end = blank if blank > 0 else len(text) // 2
+    start = max(0, end - PASSAGE_CHARACTERS)
+    if start:
+        start = text.find(" ", start, end) + 1 or start
+    return " ".join(text[start:end].split())
 
 
 def _all_chunks(

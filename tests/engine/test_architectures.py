@@ -1,8 +1,9 @@
 """Every architecture, tiny and random but with live decays, against the plain Hugging Face model of the same weights.
 
 On a GPU: HYPIC_TEST_DEVICE=cuda pytest tests/engine/test_architectures.py
-Logits have a spread of about one and fp32 noise of 1e-5 to 4e-5; 1e-4 is the bound throughout. A lost transition
-moves them by over 100 bounds (test_policies_differ).
+Logits have a spread of about one and fp32 noise of 1e-5 to 4e-5; 1e-4 is the bound throughout (twice that on a GPU,
+whose sums come in another order: up to 1.5e-4 was seen). A lost transition moves them by over 100 bounds
+(test_policies_differ).
 """
 
 from functools import cache
@@ -22,7 +23,7 @@ from hypic_rag.engine.layout import LinearLayer
 from hypic_rag.prompt import Part, Prompt
 
 CASES = cases.all_cases()
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4 if cases.DEVICE == "cpu" else 2e-4
 SEAM = 8
 
 

@@ -1,6 +1,7 @@
 """Prompts to calibrate on: from rows with questions, from texts, and what cannot be one."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,12 @@ def test_consecutive_chunks_of_a_text_are_prompts_in_order(tmp_path: Path) -> No
     prompts = sample_prompts(file, FORMAT, **SIZES)
     assert len(prompts) == 8
     assert all(len(prompt.documents) == 3 for prompt in prompts)
-    assert "What do the documents say about voyage?" in told(prompts[0])
-    days = [text.index("On day 0 ") for text in [told(prompts[0])]]
-    assert days and "On day 0 " not in told(prompts[1])
+    assert "On day 0 " in told(prompts[0]) and "On day 0 " not in told(prompts[1])
+    for n, prompt in enumerate(prompts):
+        [passage] = re.findall(r'Question: Which words follow "(.*)" in the documents\?', told(prompt))
+        asked_of = tokenizer().decode(prompt.documents[n % 3])
+        assert 40 < len(passage) <= 60 and passage in asked_of
+        assert asked_of.index(passage) > 30  # beyond the title and the first words
     segments = [ids for prompt in prompts for ids in prompt.documents]
     assert len(set(segments)) == len(segments)
 
@@ -66,13 +70,20 @@ def test_a_folder_asks_about_every_place_in_turn(tmp_path: Path) -> None:
     prompts = sample_prompts(tmp_path, FORMAT, **SIZES)
     assert len(prompts) == 2  # the last file alone is no prompt
     for prompt, name in zip(prompts, ("ant", "elk"), strict=True):
-        assert f"What do the documents say about {name}?" in told(prompt)
+        assert f'Which words follow "The {name} is" in the documents?' in told(prompt)
 
 
 def test_rows_without_questions_are_documents(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "rows.jsonl", *({"text": f"The number of house {n} is {n * n}."} for n in range(4)))
     [prompt] = sample_prompts(file, FORMAT, **SIZES)
-    assert len(prompt.documents) == 3 and "What do the documents say?" in told(prompt)
+    assert len(prompt.documents) == 3 and 'follow "The number of" in' in told(prompt)
+
+
+def test_a_text_without_blanks_is_asked_about_too(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("船は港を出た。" * 60)
+    [prompt, *_] = sample_prompts(tmp_path / "a.txt", FORMAT, **SIZES)
+    [passage] = re.findall(r'follow "(.*)" in', told(prompt))
+    assert passage and passage in "船は港を出た。" * 60
 
 
 def test_no_more_is_read_than_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def run(
         float | None,
         Option(
             "--min-same-first",
-            help="Good enough: the first token of full in at least this share of prompts (0.6).",
+            help="Good enough: the first token of full in at least this share of prompts (0.5).",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Measure seams 0 to 32, compositions and isolation prefixes against full recompute, and choose.
 
-    Prompts are the rows of --data, or --top-k consecutive chunks with a question about one of them. The choice is the
+    Prompts are the rows of --data, or --top-k consecutive chunks and how a passage of one goes on. The choice is the
     smallest seam whose continuation KL (over full's own answer of up to 16 tokens) is near the best, among the
     policies that are good enough. Where none is, it is full recompute. From then on it is the model's policy
     wherever none is given, in commands and in the library.

@@ -20,7 +20,7 @@ class Thresholds:
     """
 
     max_kl: float = 0.5
-    min_same_first: float = 0.6
+    min_same_first: float = 0.5
     distance: float = 0.05
 
     def __post_init__(self) -> None:

@@ -56,12 +56,15 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _Full:
-    """What full recompute says to a prompt. logprobs: (n_tokens, vocabulary) float32 along its answer."""
+    """What full recompute says to a prompt.
 
-    answer: Ids
+    continuation: its answer and one id more. logprobs: (n_tokens, vocabulary) float32 along it. n_chosen: how many
+    of its rows decided the answer; the last did if the answer ended there of itself.
+    """
+
     continuation: Ids
     logprobs: Tensor
-    ttft_ms: float
+    n_chosen: int
 
 
 def candidates(engine: "SegmentEngine") -> list[Policy]:
@@ -120,8 +123,8 @@ def _measure_prompt(
     # The last id is never read: only the distribution before it counts, which is that of what follows the answer.
     continuation = (*generation.token_ids, prompt.token_ids[-1])
     logprobs = engine.score(prompt, continuation, FULL).logprobs
-    full = _Full(generation.token_ids, continuation, logprobs, generation.report.ttft_ms)
-    yield FULL, _Sample(torch.zeros(len(continuation)), True, True, full.ttft_ms, ())
+    full = _Full(continuation, logprobs, len(generation.token_ids) + (generation.finish_reason == "stop"))
+    yield FULL, _Sample(torch.zeros(len(continuation)), True, True, generation.report.ttft_ms, ())
     alike: dict[tuple[int, Ids], list[Policy]] = {}  # those that share entries
     for policy in policies:
         alike.setdefault((policy.seam_tokens, policy.isolation_prefix), []).append(policy)
@@ -135,12 +138,13 @@ def _sample(
     engine: "SegmentEngine", prompt: Prompt, policy: Policy, full: _Full, entry_bytes: tuple[int, ...]
 ) -> _Sample:
     logprobs = engine.score(prompt, full.continuation, policy).logprobs
-    generation = engine.generate(prompt, Sampling(ANSWER_TOKENS), policy)
+    # Along full's answer the likeliest tokens are that answer if and only if the policy would draw it too.
+    same = logprobs.argmax(-1) == full.logprobs.argmax(-1)
     return _Sample(
         token_kl(full.logprobs, logprobs),
-        generation.token_ids == full.answer,
-        bool(logprobs[0].argmax() == full.logprobs[0].argmax()),
-        generation.report.ttft_ms,
+        bool(same[: full.n_chosen].all()),
+        bool(same[0]),
+        engine.generate(prompt, Sampling(1), policy).report.ttft_ms,
         entry_bytes,
     )
 

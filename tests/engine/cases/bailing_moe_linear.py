@@ -259,7 +259,7 @@ class RingModel(RingPreTrainedModel):
     ) -> BaseModelOutputWithPast:
         x = self.word_embeddings(input_ids)
         if position_ids is None:
-            position_ids = torch.arange(x.shape[1])[None]
+            position_ids = torch.arange(x.shape[1], device=x.device)[None]
         mask = create_causal_mask(self.config, x, attention_mask, None, position_ids)
         angles = self.rotary_emb(x, position_ids)
         angles_mla = self.rotary_emb_mla(x, position_ids) if hasattr(self, "rotary_emb_mla") else None

@@ -123,7 +123,7 @@ CASES = {
     "gla, grouped": case("gla", gla, num_kv_heads=2, use_short_conv=True, feature_map="relu", fuse_norm=False),
     "delta_net": case("delta_net", write_gently, num_heads=8, expand_v=2),
     "delta_net, bare": case(
-        "delta_net", write_gently, expand_k=0.75, use_short_conv=False, use_gate=True, qk_activation="identity"
+        "delta_net", write_gently, expand_k=0.6875, use_short_conv=False, use_gate=True, qk_activation="identity"
     ),
     "delta_net, sums": case(  # keys of sum one hardly overwrite
         "delta_net", live=False, use_beta=False, allow_neg_eigval=True, qk_activation="elu", qk_norm="sum"
