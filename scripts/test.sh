@@ -6,4 +6,18 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh test
 .venv/bin/python -m ruff check .
 .venv/bin/python -m mypy
-exec .venv/bin/python -m pytest "$@"
+if [[ $# -gt 0 ]]; then
+    exec .venv/bin/python -m pytest "$@"
+fi
+
+# Two processes of one thread each: small models gain nothing from more threads, and waiting threads spin.
+export OMP_NUM_THREADS=1
+.venv/bin/python -m pytest -n 2
+
+# flash-linear-attention lies in a folder of its own: where transformers finds it beside Triton and no GPU, other models fail.
+if [[ ! -f .fla/.ready ]]; then
+    .venv/bin/python -m pip --disable-pip-version-check -qq install --no-compile --no-deps --upgrade --target .fla \
+        flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2 triton==3.7.1
+    touch .fla/.ready
+fi
+PYTHONPATH=.fla .venv/bin/python -m pytest -n 2 tests/engine/with_fla tests/engine/test_fla_naive.py

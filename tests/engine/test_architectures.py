@@ -175,6 +175,13 @@ def test_requests_at_once_equal_requests_alone(name: str) -> None:
     assert [got[i] for i in range(3)] == alone
 
 
+@pytest.mark.parametrize("n", [SEAM, SEAM + 1, 40])
+def test_the_forecast_of_bytes_is_exact(name: str, n: int) -> None:
+    engine, part = new_engine(name), Part("document", tiny.ids(n, n))
+    engine.prefill([part.ids])
+    assert engine.cache.nbytes("host") == engine.entry_bytes(n)
+
+
 def test_an_entry_comes_back_from_disk_with_equal_bits(name: str, tmp_path: Path) -> None:
     part = (Part("document", tiny.ids(40, 4)), SEAM)
     with SegmentCache.open(tmp_path) as cache_:

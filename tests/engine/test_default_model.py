@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import torch
 import two_stream
 from transformers import AutoModelForCausalLM

@@ -104,7 +104,8 @@ def _masks(model: Any, seen: Tensor, at: Tensor) -> Any:
     config = model.config
 
     def additive(seen: Tensor) -> Tensor:
-        return torch.zeros(seen.shape, device=seen.device).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
+        hidden = torch.finfo(torch.float32).min
+        return torch.zeros(seen.shape, device=seen.device).masked_fill(~seen, hidden)[None, None]
 
     window = getattr(config, "sliding_window", None) or None  # some have 0 for none
     near = seen if window is None else seen & (at[:, None] - at < window)

@@ -28,8 +28,14 @@ def prepare(model: PreTrainedModel) -> Layout:
     """Swap what reads other tokens. Raises UnsupportedModel."""
     kind = model.config.model_type
     check_supported(kind, type(model).__name__, mixers(model))
-    layout = Layout()
-    MODEL_TYPES[kind].prepare(model, layout)
+    layout, file = Layout(), MODEL_TYPES[kind]
+    package = type(model).__module__.partition(".")[0]
+    if package == "fla" and not hasattr(file, "REGISTERED_BY"):
+        raise UnsupportedModel(
+            f"the class of this {kind} model is flash-linear-attention's, which takes the place of transformers' own in "
+            "a process that has imported it. Load the model in another process"
+        )
+    file.prepare(model, layout)
     return layout
 
 

@@ -2,6 +2,7 @@ import math
 from typing import Any
 
 import torch
+
 from cases import Case, half_lives
 
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 2, "mamba_chunk_size": 16}

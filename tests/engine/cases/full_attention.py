@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+
 from cases import Case
 
 WINDOW = 24
