@@ -32,7 +32,9 @@ NOTES = [
 ]
 
 
-def layer_of(family: Family, n_heads: int, k_dim: int, v_dim: int, decay: float, generator: torch.Generator) -> LinearLayer:
+def layer_of(
+    family: Family, n_heads: int, k_dim: int, v_dim: int, decay: float, generator: torch.Generator
+) -> LinearLayer:
     """A layer of random rates. RetNet's and Lightning's heads decay by ``decay`` to the power 0.5 to 1.5 a token."""
     log = torch.tensor(float(decay)).log()
     rates = None
@@ -140,9 +142,7 @@ def run_exactness(
     return Results("exactness", describe_machine(), found, NOTES)
 
 
-def errors(
-    family: Family, decay: float, form: str, counts: Sequence[int], length: int, seam: int
-) -> dict[int, float]:
+def errors(family: Family, decay: float, form: str, counts: Sequence[int], length: int, seam: int) -> dict[int, float]:
     """Relative Frobenius errors by the number of segments composed."""
     generator = torch.Generator().manual_seed(0)
     layer = layer_of(family, 3, 32, 16, decay, generator)

@@ -22,34 +22,38 @@ Made by `hypic-eval models`; a test fails where it is not what the code says.
 
 ## Families
 
-What a linear layer keeps of a segment's interior is its end state from zero, S, and what the segment does to any earlier
-state, T, in the smallest form that the family allows. Bytes are of one head of 128 keys and 128 values (Mamba-1: one
-channel of 16), in float32.
+What a linear layer keeps of a segment's interior is its end state from zero, S, and what the segment
+does to any earlier state, T, in the smallest form that the family allows. Bytes are of one head of 128
+keys and 128 values (Mamba-1: one channel of 16), in float32.
 """
-EXACT = """A short convolution (LFM2) and a token shift (RWKV) keep the last rows they read, a tail, and no state; so does the
-convolution before a recurrence. Full attention keeps keys, rotated at local positions, and values; latent attention (MLA)
-keeps its latent and the rotated part of its keys.
+EXACT = """A short convolution (LFM2) and a token shift (RWKV) keep the last rows they read, a tail, and no state;
+so does the convolution before a recurrence. Full attention keeps keys, rotated at local positions, and
+values; latent attention (MLA) keeps its latent and the rotated part of its keys.
 
-Exact: composition (the state after a cached interior is `T R + S`, held to a float64 recurrence within 1e-6:
-`hypic-eval exactness`), the placing of keys by turning queries, the placing of a rotated state, a leading segment and its
-question, mode `full`. Approximate, by the method: a document's interior was read alone, so from the second layer on its
-hidden states are not those of a full forward. `hypic-rag calibrate` measures what that costs on a model.
+Exact: composition (the state after a cached interior is `T R + S`, held to a float64 recurrence within
+1e-6: `hypic-eval exactness`), the placing of keys by turning queries, the placing of a rotated state, a
+leading segment and its question, mode `full`. Approximate, by the method: a document's interior was
+read alone, so from the second layer on its hidden states are not those of a full forward. `hypic-rag
+calibrate` measures what that costs on a model.
 
-Every family is tested in chunks of 1 to 64 rows, float32 and float64, against its own recurrence token by token
-(`tests/engine/test_families.py`)."""
+Every family is tested in chunks of 1 to 64 rows, float32 and float64, against its own recurrence token
+by token (`tests/engine/test_families.py`)."""
 ARCHITECTURES = """## Architectures
 
-By `config.model_type`. Bytes are of a segment of 512 tokens with a seam of 8, in bfloat16, for the default sizes of the
-configuration class in transformers (a real model's as a rule). Each goes through one table of tests
-(`tests/engine/test_architectures.py`) as a tiny random model with live decays: a leading segment with its question, full
-mode and greedy decoding against the plain Hugging Face model; every composition and length against the two-stream oracle,
-which the plain model itself runs; entries across neighbours, order, requests at once, and from disk.
+By `config.model_type`. Bytes are of a segment of 512 tokens with a seam of 8, in bfloat16, for the
+default sizes of the configuration class in transformers (a real model's as a rule). Each goes through
+one table of tests (`tests/engine/test_architectures.py`) as a tiny random model with live decays: a
+leading segment with its question, full mode and greedy decoding against the plain Hugging Face model;
+every composition and length against the two-stream oracle, which the plain model itself runs; entries
+across neighbours, order, requests at once, and from disk.
 """
 
 
 def page() -> str:
     """The whole page, as markdown."""
-    families = grid(["family", "T", "kept for T", "bytes of T", "bytes of S", "source"], map(_family, FAMILIES.values()))
+    families = grid(
+        ["family", "T", "kept for T", "bytes of T", "bytes of S", "source"], map(_family, FAMILIES.values())
+    )
     rows = [_architecture(kind) for kind in sorted(MODEL_TYPES)]
     header = ["model type", "layers that read other tokens", "bytes of a segment", "rotation"]
     return "\n".join((INTRO, families, "", EXACT, "", ARCHITECTURES, grid(header, rows))) + "\n"
@@ -81,9 +85,7 @@ def _architecture(kind: str) -> list[str]:
 
 def _rotation(layout: Layout) -> str:
     kinds = {"neighbours paired" if rotary.interleaved else "halves paired" for rotary in layout.rotaries}
-    kinds |= {
-        "of the state" for layer in layout.layers if isinstance(layer, LinearLayer) and layer.rotary is not None
-    }
+    kinds |= {"of the state" for layer in layout.layers if isinstance(layer, LinearLayer) and layer.rotary is not None}
     return ", ".join(sorted(kinds)) or "none"
 
 

@@ -175,7 +175,7 @@ def _spliced(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
 
     One softmax over the scores of all interiors and of the own rows. Heads that share keys become rows of one product.
     """
-    n_heads, n, dim = q.shape
+    n, dim = q.shape[1:]
     own, last = seen.own, first + n
     grouped = q.reshape(own.keys.shape[0], -1, n, dim) * scoring.scale
     # (rows that do not see it yet, keys, values, queries turned to its place, position of the first key)

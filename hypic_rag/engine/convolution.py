@@ -1,4 +1,4 @@
-"""The short causal convolution and the token shift over a pass: each stretch of rows starts from the tail of what stood before it."""
+"""The short causal convolution and the token shift: each stretch of rows starts from the tail of what stood before."""
 
 from collections.abc import Sequence
 

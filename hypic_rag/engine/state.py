@@ -30,7 +30,9 @@ class Interior:
     @classmethod
     def place(cls, entry: Entry, offset: int, first_row: int, device: torch.device) -> "Interior":
         layers = tuple({name: t.to(device) for name, t in layer.tensors.items()} for layer in entry.layers)
-        return cls(layers, offset, offset + entry.seam_tokens, first_row, entry.n_tokens - entry.seam_tokens, entry.nbytes)
+        return cls(
+            layers, offset, offset + entry.seam_tokens, first_row, entry.n_tokens - entry.seam_tokens, entry.nbytes
+        )
 
 
 @dataclass

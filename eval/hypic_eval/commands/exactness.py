@@ -12,7 +12,9 @@ from hypic_rag.errors import BadInput
 
 def run(
     families: Annotated[str, Option(help="Comma-separated names; all unless given.")] = "",
-    segments: Annotated[str, Option(help="How many segments are composed; errors are noted after each number.")] = "1,4,16,64",
+    segments: Annotated[
+        str, Option(help="How many segments are composed; errors are noted after each number.")
+    ] = "1,4,16,64",
     length: Annotated[int, Option(min=2, help="Tokens a segment.")] = 256,
     seam: Annotated[int, Option(min=0, help="First tokens of each segment that are run live.")] = 8,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("exactness.json"),

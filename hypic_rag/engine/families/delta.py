@@ -1,4 +1,4 @@
-"""Chunks of the delta rules: ``S_t = (I - beta_t k_t k_t^T) g_t S_{t-1} + beta_t k_t v_t^T``, g a scalar or a diagonal."""
+"""Chunks of the delta rules: ``S_t = (I - b_t k_t k_t^T) g_t S_{t-1} + b_t k_t v_t^T``, g a scalar or a diagonal."""
 
 import torch
 from torch import Tensor

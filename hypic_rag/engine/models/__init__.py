@@ -32,8 +32,8 @@ def prepare(model: PreTrainedModel) -> Layout:
     package = type(model).__module__.partition(".")[0]
     if package == "fla" and not hasattr(file, "REGISTERED_BY"):
         raise UnsupportedModel(
-            f"the class of this {kind} model is flash-linear-attention's, which takes the place of transformers' own in "
-            "a process that has imported it. Load the model in another process"
+            f"the class of this {kind} model is flash-linear-attention's, which takes the place of transformers' own "
+            "in a process that has imported it. Load the model in another process"
         )
     file.prepare(model, layout)
     return layout

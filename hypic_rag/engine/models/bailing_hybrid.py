@@ -12,8 +12,8 @@ from hypic_rag.engine.rotary import Rotary
 
 MODEL_TYPES = ("bailing_hybrid",)
 REFUSED = {
-    "BailingMoeV2_5ForCausalLM": "Ring and Ling 2.5 declare the type of Ling 3, whose layers they do not have; their own "
-    "code does not load under transformers 5"
+    "BailingMoeV2_5ForCausalLM": "Ring and Ling 2.5 declare the type of Ling 3, whose layers they do not have; "
+    "their own code does not load under transformers 5"
 }
 
 
