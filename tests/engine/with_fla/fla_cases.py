@@ -5,7 +5,7 @@ from typing import Any
 
 import fla_two_stream
 import torch
-from cases import Case, half_lives
+from cases import DEVICE, Case, half_lives
 from torch import nn
 
 
@@ -104,6 +104,7 @@ def rwkv7(model: Any) -> None:
             lora.lora[-1].bias.copy_(value.logit())
 
 
+DELTA_NET_MODE = "chunk" if DEVICE == "cpu" else "fused_recurrent"  # its chunked kernel refuses float32
 HYBRID = {"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2, "qkv_bias": True}}
 WINDOW = {"attn": {"layers": [0], "num_heads": 4, "window_size": 20, "rope_theta": 500.0}}
 
@@ -121,14 +122,15 @@ CASES = {
     ),
     "gla": case("gla", gla, expand_k=1.0, expand_v=0.5),
     "gla, grouped": case("gla", gla, num_kv_heads=2, use_short_conv=True, feature_map="relu", fuse_norm=False),
-    "delta_net": case("delta_net", write_gently, num_heads=8, expand_v=2),
+    "delta_net": case("delta_net", write_gently, num_heads=8, expand_v=2, attn_mode=DELTA_NET_MODE),
     "delta_net, bare": case(
         "delta_net", write_gently, expand_k=0.6875, use_short_conv=False, use_gate=True, qk_activation="identity"
     ),
     "delta_net, sums": case(  # keys of sum one hardly overwrite
         "delta_net", live=False, use_beta=False, allow_neg_eigval=True, qk_activation="elu", qk_norm="sum"
     ),
-    "gated_deltanet": case("gated_deltanet", gated_deltanet, head_dim=16, expand_v=2, num_hidden_layers=3, **HYBRID),
+    "gated_deltanet": case("gated_deltanet", gated_deltanet, head_dim=16, expand_v=2),
+    "gated_deltanet, hybrid": case("gated_deltanet", gated_deltanet, head_dim=16, num_hidden_layers=3, **HYBRID),
     "gated_deltanet, grouped": case(
         "gated_deltanet",
         gated_deltanet,

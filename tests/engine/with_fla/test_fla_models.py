@@ -1,6 +1,7 @@
 """Every model of flash-linear-attention that the engine knows, through the table of ``test_architectures``.
 
-Its Triton kernels cannot run on a CPU; ``on_cpu`` puts its naive functions in their place.
+Its Triton kernels cannot run on a CPU; ``on_cpu`` puts its naive functions in their place. With them, on a GPU:
+HYPIC_TEST_DEVICE=cuda TRITON_F32_DEFAULT=ieee pytest tests/engine/with_fla (layers of full attention need flash-attn)
 """
 
 import pytest
@@ -26,6 +27,7 @@ test_architectures.CASES.update(fla_cases.CASES)
 pytestmark = [  # what its layers say when they are made
     pytest.mark.filterwarnings("ignore:According to Bo"),
     pytest.mark.filterwarnings("ignore:ShortConvolution is crucial"),
+    pytest.mark.filterwarnings("ignore:ChunkDeltaRuleFunction does not support float32"),
 ]
 
 
