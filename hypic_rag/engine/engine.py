@@ -69,7 +69,7 @@ class SegmentEngine:
         self.format = PromptFormat.from_tokenizer(tokenizer, system)
         self.policy = policy or Policy()
         self.cache = SegmentCache.open(None, None, None) if cache is None else cache
-        self.context_length = context_length(model.config)
+        self.context_length = context_length(model.config.get_text_config())
         self.device = model.device
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
         self._ends = load.end_tokens(model, tokenizer, self.format)

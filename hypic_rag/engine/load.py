@@ -44,11 +44,14 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
         _register_classes(source, name, device)
         config = AutoConfig.from_pretrained(source).get_text_config()
         architecture = (config.architectures or ["the model"])[0]
-        models.check_supported(config.model_type, f"{name} ({architecture})")
+        known = config.model_type in models.MODEL_TYPES
+        mixers = () if known else models.mixers_of(config)
+        models.check_supported(config.model_type, f"{name} ({architecture})", mixers)
         loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=IMPLEMENTATION)
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelNotReady(f"the model {name} cannot be loaded: {error}. {_remedy(source)}") from error
+        what = next(iter(str(error).strip().splitlines()), type(error).__name__)  # the rest is advice to others
+        raise ModelNotReady(f"the model {name} cannot be loaded: {what.rstrip('.')}. {_remedy(source)}") from error
     except Exception as error:
         if type(error).__module__.startswith("safetensors"):
             raise ModelNotReady(f"the weights of {name} are damaged: {error}. {_remedy(source)}") from error

@@ -37,7 +37,7 @@ def prompt(engine: SegmentEngine, n_documents: int) -> Prompt:
 
 def assembled(engine: SegmentEngine, ask: Prompt, policy: Policy) -> torch.Tensor:
     [(active, _)] = engine._begin([(ask, policy)], resume=False)
-    return assemble.run(engine.model, engine.layout.rotary, [active], [range(len(active.ids))])[0]
+    return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 
 @torch.no_grad()

@@ -101,7 +101,7 @@ def _seen(pieces: list[Piece], at: Tensor) -> Tensor:
 
 def _masks(model: Any, seen: Tensor, at: Tensor) -> Any:
     """As the model's own forward makes them: one, or one a layer type."""
-    config = model.config
+    config = model.config.get_text_config()
 
     def additive(seen: Tensor) -> Tensor:
         hidden = torch.finfo(torch.float32).min

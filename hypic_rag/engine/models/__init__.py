@@ -7,9 +7,11 @@ and gives every layer that reads other tokens its slot. Adding a model: docs/add
 import difflib
 import pkgutil
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
-from transformers import PreTrainedModel
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hypic_rag.engine.layout import Layout
 from hypic_rag.errors import UnsupportedModel
@@ -26,7 +28,8 @@ MODEL_TYPES: dict[str, ModuleType] = _files()
 
 def prepare(model: PreTrainedModel) -> Layout:
     """Swap what reads other tokens. Raises UnsupportedModel."""
-    kind = model.config.model_type
+    text = text_part(model)
+    kind = text.config.model_type
     check_supported(kind, type(model).__name__, mixers(model))
     layout, file = Layout(), MODEL_TYPES[kind]
     package = type(model).__module__.partition(".")[0]
@@ -35,15 +38,31 @@ def prepare(model: PreTrainedModel) -> Layout:
             f"the class of this {kind} model is flash-linear-attention's, which takes the place of transformers' own "
             "in a process that has imported it. Load the model in another process"
         )
-    file.prepare(model, layout)
+    file.prepare(text, layout)
     return layout
+
+
+def text_part(model: Any) -> Any:
+    """The model, or of one with a vision tower what a model file reads: the text's ``config`` and ``model``."""
+    config = model.config.get_text_config()
+    return model if config is model.config else SimpleNamespace(config=config, model=model.base_model.language_model)
+
+
+def mixers_of(config: Any) -> tuple[str, ...]:
+    """As ``mixers``, of a model that need not be loaded; none where transformers cannot make it."""
+    try:
+        with torch.device("meta"):
+            return mixers(AutoModelForCausalLM.from_config(config))
+    except Exception:  # whatever a class that nobody here knows may raise
+        return ()
 
 
 def mixers(model: PreTrainedModel) -> tuple[str, ...]:
     """Class names of the modules that probably read other tokens, each once."""
     words = ("attention", "attn", "mixer", "mamba", "delta", "conv", "retention", "recurrent", "ssm", "rwkv")
-    names = {type(module).__name__ for module in model.modules()} - {"Conv1d", "ModuleList"}
-    return tuple(sorted(name for name in names if any(word in name.lower() for word in words)))
+    others = ("Model", "LM", "Layer", "Block", "Norm", "Embedding", "MLP", "Mlp", "FeedForward", "Conv1d", "List")
+    names = {type(module).__name__ for module in model.modules()}
+    return tuple(sorted(n for n in names if any(word in n.lower() for word in words) and not n.endswith(others)))
 
 
 def check_supported(model_type: str, name: str, mixers: tuple[str, ...] = ()) -> None:
