@@ -76,12 +76,18 @@ def change_architecture(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def declare_ring(folder: Path) -> None:
+    config = {"model_type": "bailing_hybrid", "architectures": ["BailingMoeV2_5ForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 BROKEN = {
     "no config": (lambda folder: (folder / "config.json").unlink(), ModelNotReady, "config.json"),
     "garbage config": (lambda folder: (folder / "config.json").write_text("{"), ModelNotReady, "cannot be loaded"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), ModelNotReady, "model.safetensors"),
     "truncated weights": (damage_weights, ModelNotReady, "damaged|cannot be loaded"),
-    "another architecture": (change_architecture, UnsupportedModel, "gpt2.*adding-a-model"),
+    "another architecture": (change_architecture, UnsupportedModel, "gpt2.*mixers: GPT2Attention.*adding-a-model"),
+    "another model under a known type": (declare_ring, UnsupportedModel, "BailingMoeV2_5.*cannot be used: Ring"),
 }
 
 

@@ -52,7 +52,7 @@ def mixers_of(config: Any) -> tuple[str, ...]:
     """As ``mixers``, of a model that need not be loaded; none where transformers cannot make it."""
     try:
         with torch.device("meta"):
-            return mixers(AutoModelForCausalLM.from_config(config))
+            return mixers(AutoModelForCausalLM.from_config(config))  # type: ignore[no-untyped-call]
     except Exception:  # whatever a class that nobody here knows may raise
         return ()
 
