@@ -60,7 +60,20 @@ def mixers_of(config: Any) -> tuple[str, ...]:
 def mixers(model: PreTrainedModel) -> tuple[str, ...]:
     """Class names of the modules that probably read other tokens, each once."""
     words = ("attention", "attn", "mixer", "mamba", "delta", "conv", "retention", "recurrent", "ssm", "rwkv")
-    others = ("Model", "LM", "Layer", "Block", "Norm", "Embedding", "MLP", "Mlp", "FeedForward", "Conv1d", "List")
+    others = (
+        "Model",
+        "LM",
+        "Layer",
+        "Block",
+        "Norm",
+        "Embedding",
+        "MLP",
+        "Mlp",
+        "FeedForward",
+        "Conv1d",
+        "Conv1D",
+        "List",
+    )
     names = {type(module).__name__ for module in model.modules()}
     return tuple(sorted(n for n in names if any(word in n.lower() for word in words) and not n.endswith(others)))
 
@@ -77,6 +90,5 @@ def check_supported(model_type: str, name: str, mixers: tuple[str, ...] = ()) ->
         f"{name} is of the architecture {model_type!r}, which no file of hypic_rag/engine/models knows"
         + (f" (its mixers: {', '.join(mixers)})" if mixers else "")
         + (f"; near: {', '.join(near)}" if near else "")
-        + f"; known: {', '.join(sorted(MODEL_TYPES))}. Use one of these with --model, or add a file: "
-        "docs/adding-a-model.md"
+        + ". Use a model of docs/models.md with --model, or add a file: docs/adding-a-model.md"
     )
