@@ -60,20 +60,7 @@ def mixers_of(config: Any) -> tuple[str, ...]:
 def mixers(model: PreTrainedModel) -> tuple[str, ...]:
     """Class names of the modules that probably read other tokens, each once."""
     words = ("attention", "attn", "mixer", "mamba", "delta", "conv", "retention", "recurrent", "ssm", "rwkv")
-    others = (
-        "Model",
-        "LM",
-        "Layer",
-        "Block",
-        "Norm",
-        "Embedding",
-        "MLP",
-        "Mlp",
-        "FeedForward",
-        "Conv1d",
-        "Conv1D",
-        "List",
-    )
+    others = tuple("Model LM Layer Block Norm Embedding MLP Mlp FeedForward Conv1d Conv1D List".split())
     names = {type(module).__name__ for module in model.modules()}
     return tuple(sorted(n for n in names if any(word in n.lower() for word in words) and not n.endswith(others)))
 
