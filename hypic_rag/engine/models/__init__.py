@@ -60,9 +60,12 @@ def mixers_of(config: Any) -> tuple[str, ...]:
 def mixers(model: PreTrainedModel) -> tuple[str, ...]:
     """Class names of the modules that probably read other tokens, each once."""
     words = ("attention", "attn", "mixer", "mamba", "delta", "conv", "retention", "recurrent", "ssm", "rwkv")
-    others = tuple("Model LM Layer Block Norm Embedding MLP Mlp FeedForward Conv1d Conv1D List".split())
+    parts = ("Norm", "Embedding", "MLP", "Mlp", "FeedForward", "Conv1d", "Conv1D", "List")
+    wholes = ("Model", "LM", "Layer", "Block")
     names = {type(module).__name__ for module in model.modules()}
-    return tuple(sorted(n for n in names if any(word in n.lower() for word in words) and not n.endswith(others)))
+    return tuple(
+        sorted(n for n in names if any(word in n.lower() for word in words) and not n.endswith(parts + wholes))
+    )
 
 
 def check_supported(model_type: str, name: str, mixers: tuple[str, ...] = ()) -> None:
