@@ -38,7 +38,8 @@ def text(fields: dict[str, Any]) -> str:
             f"{model['name']}, {layers} layers, context {model['context_length']:,} tokens, "
             f"{model['dtype']} on {model['device']} (fingerprint {model['fingerprint'][:12]})",
         ),
-        ("policy", f"{fields['policy']['text']} ({fields['policy']['why']})"),
+        ("policy", f"{fields['policy']['text']}; {fields['policy']['why']}"),
+        *([("", fields["policy"]["reason"])] if fields["policy"]["reason"] else []),
     ]
     if store is None:
         rows.append(("store", "none yet: make one with hypic-rag ingest PATH..."))
@@ -77,6 +78,7 @@ def _policy(settings: Settings, engine: SegmentEngine) -> dict[str, Any]:
         "why": found.why,
         "given": list(found.given),
         "calibrated_on": found.calibration.date if found.calibration else None,
+        "reason": found.calibration.reason if found.calibration and not found.given else None,
     }
 
 

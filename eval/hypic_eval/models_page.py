@@ -15,6 +15,26 @@ from hypic_rag.engine.layout import Layout, LinearLayer
 from hypic_rag.engine.models import MODEL_TYPES
 
 SEGMENT, SEAM, ELEMENT_BYTES = 512, 8, 2
+KNOWN_AS = {
+    "bailing_hybrid": "Ling 3",
+    "bailing_moe_linear": "Ring and Ling 2.0 linear",
+    "bailing_moe_v2_5": "Ring and Ling 2.5",
+    "gemma3_text": "Gemma 3",
+    "gpt_oss": "gpt-oss",
+    "granitemoehybrid": "Granite 4 (tiny, small: H)",
+    "kimi_linear": "Kimi-Linear",
+    "lfm2": "LFM2",
+    "lfm2_moe": "LFM2 MoE",
+    "minimax": "MiniMax-Text-01, M1",
+    "minimax_m2": "MiniMax-M2",
+    "nemotron_h": "Nemotron-H",
+    "olmo_hybrid": "OLMo-Hybrid",
+    "qwen2": "Qwen2, Qwen2.5",
+    "qwen3_5_moe_text": "Qwen3.5 MoE",
+    "qwen3_5_text": "Qwen3.5",
+    "qwen3_next": "Qwen3-Next",
+    "smollm3": "SmolLM3",
+}
 HEAD = (128, 128)  # keys and values of a head, for the table of families
 INTRO = """# Models
 
@@ -41,11 +61,13 @@ by token (`tests/engine/test_families.py`)."""
 ARCHITECTURES = """## Architectures
 
 By `config.model_type`. Bytes are of a segment of 512 tokens with a seam of 8, in bfloat16, for the
-default sizes of the configuration class in transformers (a real model's as a rule). Each goes through
-one table of tests (`tests/engine/test_architectures.py`) as a tiny random model with live decays: a
-leading segment with its question, full mode and greedy decoding against the plain Hugging Face model;
-every composition and length against the two-stream oracle, which the plain model itself runs; entries
-across neighbours, order, requests at once, and from disk.
+default sizes of the configuration class in transformers; a checkpoint has its own (some defaults have
+no attention layer). Rotation: whether halves of a head or neighbours are paired. Each goes through one
+table of tests (`tests/engine/test_architectures.py`) as a tiny random model with live decays: a leading
+segment with its question, full mode and greedy decoding against the plain Hugging Face model; every
+composition and length against the two-stream oracle, which the plain model itself runs; entries across
+neighbours, order, requests at once, and from disk. The classes of flash-linear-attention go through the
+same table in `tests/engine/with_fla/`.
 """
 
 
@@ -55,7 +77,7 @@ def page() -> str:
         ["family", "T", "kept for T", "bytes of T", "bytes of S", "source"], map(_family, FAMILIES.values())
     )
     rows = [_architecture(kind) for kind in sorted(MODEL_TYPES)]
-    header = ["model type", "layers that read other tokens", "bytes of a segment", "rotation"]
+    header = ["model type", "known as", "layers that read other tokens", "bytes of a segment", "rotation"]
     return "\n".join((INTRO, families, "", EXACT, "", ARCHITECTURES, grid(header, rows))) + "\n"
 
 
@@ -73,14 +95,14 @@ def _architecture(kind: str) -> list[str]:
     if kind not in CONFIG_MAPPING:
         package = getattr(MODEL_TYPES[kind], "REGISTERED_BY", None)
         code = f"classes of {package}" if package else "remote code; tested on a stand-in of the same modules"
-        return [kind, code, "–", "–"]
+        return [kind, KNOWN_AS.get(kind, ""), code, "–", "–"]
     layout = _layout(kind)
     if layout is None:
-        return [kind, "as the checkpoint says; the class's default sizes make no model", "–", "–"]
+        return [kind, KNOWN_AS.get(kind, ""), "as the checkpoint says; the class has no default sizes", "–", "–"]
     counts = Counter(layer.name for layer in layout.layers)
     layers = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
     n_bytes = layout.entry_bytes(SEGMENT - SEAM, ELEMENT_BYTES)
-    return [kind, layers, f"{n_bytes / 2**20:.1f} MiB", _rotation(layout)]
+    return [kind, KNOWN_AS.get(kind, ""), layers, f"{n_bytes / 2**20:.1f} MiB", _rotation(layout)]
 
 
 def _rotation(layout: Layout) -> str:

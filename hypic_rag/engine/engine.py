@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,7 @@ class SegmentEngine:
         ids = (*self.format.encode(answer), *self.format.answer_end) if isinstance(answer, str) else tuple(answer)
         if not answer:
             raise BadInput("the answer to score is empty: give at least one token")
+        self._check_ids(ids, "the answer")
         self._check_length(prompt.n_tokens + len(ids), "prompt and answer")
         self._check_rotation(prompt.n_tokens + len(ids) - 1, policy, "prompt and answer")
         self._check_prompt(prompt, policy)
@@ -339,7 +341,7 @@ class SegmentEngine:
         self._check_rotation(prompt.n_tokens, policy, "the prompt")
 
     def _check_ids(self, ids: Sequence[int], what: str) -> None:
-        if any(not 0 <= token < self._vocabulary for token in ids):
+        if any(not isinstance(token, Integral) or not 0 <= token < self._vocabulary for token in ids):
             raise BadInput(
                 f"{what} has token ids outside the model's vocabulary of {self._vocabulary}: "
                 "tokenize with the engine's own format"

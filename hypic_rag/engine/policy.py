@@ -32,10 +32,10 @@ class Policy:
         ):
             if value not in allowed:
                 raise BadInput(f"{name} is {value!r}; it can be one of {', '.join(allowed)}")
-        if self.seam_tokens < 0:
-            raise BadInput(f"seam_tokens is {self.seam_tokens}; give 0 or more (8 is usual)")
+        if not _is_count(self.seam_tokens):
+            raise BadInput(f"seam_tokens is {self.seam_tokens}; give a whole number of 0 or more (8 is usual)")
         prefix = self.isolation_prefix
-        if not isinstance(prefix, tuple) or not all(isinstance(token, int) and token >= 0 for token in prefix):
+        if not isinstance(prefix, tuple) or not all(map(_is_count, prefix)):
             raise BadInput(f"isolation_prefix is {prefix!r}; give a tuple of token ids, such as (bos_token_id,)")
 
 
@@ -60,3 +60,7 @@ class Sampling:
             raise BadInput(f"the seed is {self.seed}; give a whole number from 0 to {2**63 - 1}")
         if any(not text for text in self.stop):
             raise BadInput("an empty stop string would end every answer at once: leave it out")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

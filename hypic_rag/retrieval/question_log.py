@@ -53,7 +53,7 @@ def read_questions(file: Path) -> list[str]:
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the questions {file} cannot be read as UTF-8 text: {error}. Give another file") from error
+        raise BadInput(f"the questions {file} cannot be read: {error}. Give a UTF-8 text file") from error
     is_json = file.suffix.lower() == ".jsonl"
     questions = [
         _question(line, f"{file}, line {number}") if is_json else line.strip()

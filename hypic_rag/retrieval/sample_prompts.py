@@ -72,7 +72,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() would cut at U+2028 inside a string
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read as UTF-8 text: {error}. Give another file") from error
+        raise BadInput(f"{path} cannot be read: {error}. Give a UTF-8 text file") from error
 
 
 def _row(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_a_calibration_measures_every_candidate(calibrated: Calibration, gdn_eng
 
 def figures(seam: int, kl: float, same_first: float = 1.0, compose: str = "exact") -> Measurement:
     policy = Policy(seam_tokens=seam, compose=compose)  # type: ignore[arg-type]
-    return replace(FULL, policy=policy, kl=kl, same_first=same_first)
+    return replace(FULL, policy=policy, kl=kl, same_first=same_first, segment_bytes=1e6)
 
 
 CHOICES = {  # (seam, kl, share of same first tokens) of what was measured; the seam chosen, None for full
@@ -171,6 +172,9 @@ DAMAGE = {
     "another version": lambda text: text.replace('"version": 1,', '"version": 2,'),
     "another model": lambda text: text.replace('"fingerprint": "tiny', '"fingerprint": "huge'),
     "an unknown composition": lambda text: text.replace('"exact"', '"exactly"'),
+    "half a token": lambda text: re.sub(r'"seam_tokens": \d+', '"seam_tokens": 8.5', text),
+    "no date": lambda text: re.sub(r'"date": "[^"]*"', '"date": null', text),
+    "lists in lists": lambda text: "[" * 100_000,
     "a field less": lambda text: text.replace('"reason"', '"because"'),
 }
 
@@ -238,3 +242,9 @@ def test_the_file_is_json_for_others_too(calibrated: Calibration) -> None:
     assert (fields["format"], fields["version"]) == ("hypic-rag calibration", 1)
     assert fields["measurements"][0]["policy"]["mode"] == "full"
     assert fields["thresholds"] == {"max_kl": 0.5, "min_same_first": 0.5, "distance": 0.05}
+
+
+def test_where_nothing_was_cached_there_is_no_choice() -> None:
+    """A seam beyond every document equals full at no cost, and says nothing."""
+    with pytest.raises(BadInput, match="longer documents"):
+        choose([FULL, Measurement(Policy(), 4, 20, 0.0, 0.0, 1.0, 1.0, 100.0, 0.0)], Thresholds())

@@ -187,6 +187,7 @@ REFUSED = {
     "an empty question": lambda engine: engine.format.question("  \n"),
     "a prompt without a question": lambda engine: Prompt.build((1,), [], ()),
     "an empty answer to score": lambda engine: engine.score(prompt(), ""),
+    "an answer to score beyond the vocabulary": lambda engine: engine.score(prompt(), [5, 10**9]),
     "the key of a seam": lambda engine: engine.segment_key((1, 2, 3)),
 }
 

@@ -46,7 +46,7 @@ def test_questions_stand_one_a_line_or_in_rows(tmp_path: Path) -> None:
 
 BAD = {
     "not there": ("a.txt", None, "cannot be read"),
-    "no text": ("a.txt", b"\xff\xfe\x00", "cannot be read as UTF-8"),
+    "no text": ("a.txt", b"\xff\xfe\x00", "cannot be read"),
     "empty": ("a.txt", b"", "has no question"),
     "blank lines": ("a.jsonl", b"\n \n", "has no question"),
     "not JSON": ("a.jsonl", b"Who?", "line 1: is no JSON object with a 'question'"),

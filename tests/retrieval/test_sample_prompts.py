@@ -126,7 +126,7 @@ def test_what_gives_no_prompt_is_told(tmp_path: Path, name: str, content: object
 
 def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"question": "\xff"}')
-    with pytest.raises(BadInput, match="cannot be read as UTF-8"):
+    with pytest.raises(BadInput, match="cannot be read"):
         sample_prompts(tmp_path / "a.jsonl", FORMAT, **SIZES)
 
 

@@ -41,25 +41,35 @@ class Choice:
 
 def choose(measurements: Sequence[Measurement], thresholds: Thresholds) -> Choice:
     """The policy of a model. Where it is full recompute, its seam and the rest are those of the nearest other."""
-    measured = [one for one in measurements if one.policy.mode != "full"]
+    measured = [
+        one for one in measurements if one.policy.mode != "full" and one.segment_bytes and not math.isnan(one.kl)
+    ]
+    if not measured:
+        raise BadInput(
+            "there is nothing to choose from: under every policy either no segment was cached, because all are "
+            "shorter than the seam, or the model gave no finite logits. Calibrate with longer documents"
+        )
     good = [one for one in measured if one.kl <= thresholds.max_kl and one.same_first >= thresholds.min_same_first]
     if not good:
-        nearest = min(measured, key=_nats)
+        nearest = min(measured, key=lambda one: one.kl)
         return Choice(
             replace(nearest.policy, mode="full"),
             f"no policy is good enough: the nearest ({policy_text(nearest.policy)}) has a KL of {nearest.kl:.3f} nats "
             f"a token (at most {thresholds.max_kl:g}) and the first token of full in {nearest.same_first:.0%} of "
             f"{nearest.n} prompts (at least {thresholds.min_same_first:.0%})",
         )
-    best = min(good, key=_nats)
+    best = min(good, key=lambda one: one.kl)
     near = [one for one in good if one.kl <= best.kl + thresholds.distance]
     chosen = min(near, key=lambda one: (one.policy.seam_tokens, one.kl))
     reason = (
-        f"the smallest seam within {thresholds.distance:g} nats a token of the best ({policy_text(best.policy)}, "
-        f"{best.kl:.3f}): {chosen.kl:.3f}"
+        f"of the {len(good)} of {len(measured)} policies that are good enough, the smallest seam within "
+        f"{thresholds.distance:g} nats a token of the best ({policy_text(best.policy)}, {best.kl:.3f}): {chosen.kl:.3f}"
     )
     if chosen is best:
-        reason = f"the nearest to full, {best.kl:.3f} nats a token"
+        reason = (
+            f"the nearest to full of the {len(good)} of {len(measured)} policies that are good enough, "
+            f"{best.kl:.3f} nats a token"
+        )
         if best.policy.seam_tokens:
             reason += f", and no smaller seam is within {thresholds.distance:g} of it"
     return Choice(chosen.policy, reason)
@@ -71,7 +81,3 @@ def policy_text(policy: Policy) -> str:
         return "full"
     prefix = f", behind token {' '.join(map(str, policy.isolation_prefix))}" if policy.isolation_prefix else ""
     return f"{policy.mode}, seam {policy.seam_tokens}, {policy.compose}{prefix}"
-
-
-def _nats(one: Measurement) -> float:
-    return math.inf if math.isnan(one.kl) else one.kl

@@ -49,6 +49,11 @@ class Calibration:
         values = dict(fields)
         if (found := (values.pop("format"), values.pop("version"))) != (FORMAT, VERSION):
             raise ValueError(f"it says {found[0]!r}, version {found[1]!r}, and not {FORMAT!r}, version {VERSION}")
+        for name in ("model", "fingerprint", "reason", "date", "data"):
+            if not isinstance(values[name], str):
+                raise ValueError(f"its {name} is {values[name]!r}, and not a text")
+        if not isinstance(values["n"], int):
+            raise ValueError(f"its n is {values['n']!r}, and not a number of prompts")
         values["policy"] = _policy(values["policy"])
         values["thresholds"] = Thresholds(**values["thresholds"])
         values["measurements"] = tuple(
@@ -72,7 +77,7 @@ def read(fingerprint: str) -> Calibration | None:
         return calibration
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, BadInput) as error:
         raise BadInput(
             f"the calibration {file} cannot be used: {error}. Make it again (hypic-rag calibrate MODEL), or delete it"
         ) from error

@@ -30,7 +30,7 @@ MODEL_TYPES = (
 
 def prepare(model: Any, layout: Layout) -> None:
     config = model.config
-    if getattr(config, "use_bidirectional_attention", False):
+    if declared(config, "use_bidirectional_attention"):
         raise UnsupportedModel(
             "this model's tokens see later ones (use_bidirectional_attention), so a segment's cache would depend on "
             "what follows it; use a model that generates text"
@@ -40,7 +40,9 @@ def prepare(model: Any, layout: Layout) -> None:
     for layer, kind in zip(model.model.layers, kinds, strict=True):
         m = layer.self_attn
         rotary = rotaries[kind] if getattr(m, "use_rope", True) else None
-        window = declared(config, "sliding_window") if kind != "full_attention" else None
+        window = (
+            declared(config, "sliding_window") or None if kind != "full_attention" else None
+        )  # some have 0 for none
         heads = config.num_key_value_heads
         Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotary, window), layout)
 

@@ -30,7 +30,7 @@ def prepare(model: Any, layout: Layout) -> None:
             layer.conv = ShortConvolution(layer.conv, layout)
         else:
             m, heads = layer.self_attn, config.num_key_value_heads
-            window = config.sliding_window if kind == "sliding_attention" else None
+            window = config.sliding_window or None if kind == "sliding_attention" else None
             Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotaries[kind], window), layout)
 
 

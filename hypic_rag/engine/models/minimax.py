@@ -39,4 +39,4 @@ def prepare(model: Any, layout: Layout) -> None:
             layer.self_attn = Lightning(layer.self_attn, layout)
         else:
             m, heads = layer.self_attn, config.num_key_value_heads
-            Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotary, config.sliding_window), layout)
+            Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotary, config.sliding_window or None), layout)
