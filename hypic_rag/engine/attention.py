@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 
 from hypic_rag.engine.context import Assembly, Current, Isolation
 from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.rotary import Rotary
 from hypic_rag.engine.state import Interior, PrivateKV, SequenceState
 
 IMPLEMENTATION = "hypic"
@@ -33,11 +34,21 @@ class Seat:
     current: Current
 
     @classmethod
-    def give(cls, module: nn.Module, layer: AttentionLayer, layout: Layout) -> "Seat":
-        """A slot for the attention of a module, which finds it as ``module.hypic``."""
-        seat = cls(layout.take(layer), layer, layout.current)
-        module.hypic = seat  # type: ignore[assignment]
-        return seat
+    def take(cls, layer: AttentionLayer, layout: Layout) -> "Seat":
+        """The next slot, for a module that calls ``attend`` itself."""
+        return cls(layout.take(layer), layer, layout.current)
+
+    @classmethod
+    def give(
+        cls, module: Any, config: Any, layout: Layout, rotary: Rotary | None = None, window: int | None = None
+    ) -> None:
+        """The next slot, for a module of Hugging Face's, whose attention function finds it as ``module.hypic``.
+
+        window: 0 is none, as some configurations have it.
+        """
+        dim = module.head_dim
+        layer = AttentionLayer(config.num_key_value_heads, dim, dim, rotary, window or None)
+        module.hypic = cls.take(layer, layout)
 
 
 def hypic_attention(
@@ -160,14 +171,14 @@ class Seen:
         cos, sin = self.turns[0][i], self.turns[1][i]
         return self.seat.layer.rotary.turn(x, cos, sin if sign > 0 else -sin).to(x.dtype)
 
-    def beyond_window(self, first: int, n: int, key_positions: Tensor) -> Tensor | None:
-        """(n, L), True where a key is too far back for own rows ``first, ...``; None where no window is set."""
-        window = self.seat.layer.window
-        if window is None:
-            return None
-        device = key_positions.device
-        at = torch.tensor(self.sequence.row_positions[first : first + n], device=device)
-        return at[:, None] - key_positions >= window
+    def too_far(self, first: int, n: int, blocks: Sequence[tuple[int | None, int]], window: int) -> Tensor:
+        """(n, L), True where a key is beyond the window of the own rows ``first, ...``.
+
+        blocks: of keys, in their order: position of the first (None: they are the own rows) and how many.
+        """
+        own = torch.tensor(self.sequence.row_positions[: first + n])
+        keys = torch.cat([own if start is None else torch.arange(start, start + size) for start, size in blocks])
+        return own[first:, None] - keys >= window
 
 
 def _spliced(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
@@ -193,9 +204,9 @@ def _spliced(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
     if n > 1:
         later = torch.ones(n, last, dtype=torch.bool, device=q.device).triu(first + 1)
         scores[..., edges[-2] :].masked_fill_(later, float("-inf"))
-    if seen.seat.layer.window is not None:
-        far = seen.beyond_window(first, n, _key_positions([(p, k.shape[1]) for _, k, _, _, p in blocks], seen, last))
-        scores.masked_fill_(far.to(q.device), float("-inf"))  # type: ignore[union-attr]
+    if (window := seen.seat.layer.window) is not None:
+        far = seen.too_far(first, n, [(position, k.shape[1]) for _, k, _, _, position in blocks], window)
+        scores.masked_fill_(far.to(q.device), float("-inf"))
     weights = scoring.weights(scores.flatten(0, 1)).view_as(scores).to(blocks[-1][2].dtype)
     out = torch.zeros(*grouped.shape[:3], blocks[-1][2].shape[-1], device=q.device)
     for (skip, _, v, _, _), start, stop in zip(blocks, edges, edges[1:], strict=False):
@@ -214,16 +225,10 @@ def _joined(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
     since = [torch.full((k.shape[1],), interior.first_row - first) for _, interior, k, _ in interiors]
     visible_from = torch.cat((*since, torch.arange(-first, n)))  # the row from which a key is seen
     mask = visible_from <= torch.arange(n)[:, None]
-    blocks = [*((interior.position, k.shape[1]) for _, interior, k, _ in interiors), (None, last)]
-    if seen.seat.layer.window is not None:
-        mask &= ~seen.beyond_window(first, n, _key_positions(blocks, seen, last))  # type: ignore[operator]
+    if (window := seen.seat.layer.window) is not None:
+        blocks = [*((interior.position, k.shape[1]) for _, interior, k, _ in interiors), (None, last)]
+        mask &= ~seen.too_far(first, n, blocks, window)
     return _dense(q, torch.cat(keys, dim=1), torch.cat(values, dim=1), mask.to(q.device), scoring)
-
-
-def _key_positions(blocks: Sequence[tuple[int | None, int]], seen: Seen, last: int) -> Tensor:
-    """Global positions of the keys of blocks (first position, or None for the own rows; how many)."""
-    own = torch.tensor(seen.sequence.row_positions[:last])
-    return torch.cat([own if start is None else torch.arange(start, start + n) for start, n in blocks])
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, window: int | None) -> Tensor:

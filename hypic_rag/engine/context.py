@@ -1,6 +1,8 @@
 """What the layers of a model read during a pass: the pass's plan and its sequences, or where to put entries."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -37,11 +39,9 @@ class Isolation:
     plan: Plan
     positions: Tensor
     dropped: tuple[int, ...]
-    kept: dict[int, list[dict[str, Tensor]]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        kept: dict[int, list[dict[str, Tensor]]] = defaultdict(lambda: [{} for _ in self.dropped])
-        object.__setattr__(self, "kept", kept)
+    kept: defaultdict[int, defaultdict[int, dict[str, Tensor]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
 
 
 Context = Assembly | Isolation
@@ -62,12 +62,11 @@ class Current:
             raise RuntimeError("this model was prepared for SegmentEngine: call the engine, or load the model again")
         return self._context
 
-    def during(self, context: Context) -> "Current":
+    @contextmanager
+    def during(self, context: Context) -> Iterator[None]:
         """``with current.during(context): model(...)``. Passes take turns: the engine's lock sees to it."""
         self._context = context
-        return self
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._context = None
+        try:
+            yield
+        finally:
+            self._context = None

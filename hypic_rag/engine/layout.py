@@ -1,7 +1,9 @@
 """What the engine must know of a model: what each layer that reads other tokens keeps, and how it rotates."""
 
 import json
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -99,6 +101,15 @@ class Layout:
         self.rotaries.append(rotary)
         return rotary
 
+    def rotation(self, module: Any, config: Any, kind: str = "") -> Rotary | None:
+        """Of a Hugging Face rotary module, where the config has one a layer type that of ``kind``; None without one."""
+        if module is None:
+            return None
+        parameters = config.rope_parameters
+        if kind in parameters:
+            return self.rotary(Rotary.from_module(module, parameters[kind], kind=kind))
+        return self.rotary(Rotary.from_module(module, parameters))
+
     @property
     def rope_settings(self) -> str:
         """Stands for all rotations in cache keys."""
@@ -118,10 +129,7 @@ class Layout:
         total = 0
         for layer in self.layers:
             for name, shape in layer.shapes(n_tokens).items():
-                size = 4 if name in FLOAT32 else element_size
-                for n in shape:
-                    size *= n
-                total += size
+                total += math.prod(shape) * (4 if name in FLOAT32 else element_size)
         return total
 
     def misfit(self, entry: Entry) -> str | None:

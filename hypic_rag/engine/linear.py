@@ -21,18 +21,12 @@ def convolved(
     context: Context, slot: int, layer: LinearLayer, x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool
 ) -> Tensor:
     """The depthwise causal convolution. x: (N, C); weight: (C, k). Returns (N, C) in x's dtype."""
-    starts = _tails_before(context, slot, layer, x)
-    out = convolve(x, context.plan, starts, weight, bias, silu)
-    _keep_tails(context, slot, tails(x, context.plan, starts))
-    return out
+    return convolve(x, context.plan, _reach_back(context, slot, layer, x), weight, bias, silu)
 
 
 def shifted(context: Context, slot: int, layer: LinearLayer, x: Tensor) -> Tensor:
     """The row before each row, zero before the first. x: (N, C)."""
-    starts = _tails_before(context, slot, layer, x)
-    out = previous(x, context.plan, starts)
-    _keep_tails(context, slot, tails(x, context.plan, starts))
-    return out
+    return previous(x, context.plan, _reach_back(context, slot, layer, x))
 
 
 def recurred(context: Context, slot: int, layer: LinearLayer, rows: Rows) -> Tensor:
@@ -116,6 +110,13 @@ def walk(
     back = torch.argsort(torch.tensor(order, device=X.device))
     out = running.outputs().transpose(1, 2).flatten(0, 1)  # (n_chunks * C, H, V)
     return out[steps.gather], X[back], marked[back]
+
+
+def _reach_back(context: Context, slot: int, layer: LinearLayer, x: Tensor) -> list[Tensor]:
+    """What stood before each stretch of rows; notes what the rows leave to those after them."""
+    starts = _tails_before(context, slot, layer, x)
+    _keep_tails(context, slot, tails(x, context.plan, starts))
+    return starts
 
 
 def _tails_before(context: Context, slot: int, layer: LinearLayer, x: Tensor) -> list[Tensor]:

@@ -44,9 +44,7 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
         _register_classes(source, name, device)
         config = AutoConfig.from_pretrained(source).get_text_config()
         architecture = (config.architectures or ["the model"])[0]
-        known = config.model_type in models.MODEL_TYPES
-        mixers = () if known else models.mixers_of(config)
-        models.check_supported(config.model_type, f"{name} ({architecture})", mixers)
+        models.check_supported(config.model_type, f"{name} ({architecture})", lambda: models.mixers_of(config))
         loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=IMPLEMENTATION)
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, RuntimeError) as error:

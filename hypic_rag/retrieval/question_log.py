@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.readers.jsonl import text_lines
 
 FILE = "questions.jsonl"
 
@@ -50,14 +51,10 @@ def read_questions(file: Path) -> list[str]:
 
     Raises BadInput for a file that is not there, has no question, or a line that is none.
     """
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the questions {file} cannot be read: {error}. Give a UTF-8 text file") from error
     is_json = file.suffix.lower() == ".jsonl"
     questions = [
         _question(line, f"{file}, line {number}") if is_json else line.strip()
-        for number, line in enumerate(lines, 1)
+        for number, line in enumerate(text_lines(file), 1)
         if line.strip()
     ]
     if not questions:

@@ -14,6 +14,7 @@ from hypic_rag.prompt import Prompt, PromptFormat, fit_documents
 from hypic_rag.retrieval.chunking import split_document
 from hypic_rag.retrieval.readers import ReadFailure, read_path
 from hypic_rag.retrieval.readers.document import clean
+from hypic_rag.retrieval.readers.jsonl import text_lines
 
 Pair = tuple[str, str]  # title and text
 PASSAGE_CHARACTERS = 60
@@ -62,17 +63,10 @@ def _question_rows(path: Path) -> Iterator[tuple[str, list[Pair], str]] | None:
     """(question, documents, place in the file) of each row; None where the path is no file of questions."""
     if path.suffix.lower() != ".jsonl" or not path.is_file():
         return None
-    lines = [(number, line) for number, line in enumerate(_lines(path), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text_lines(path), 1) if line.strip()]
     if not lines or not {"question", "docs"} <= _row(path, *lines[0]).keys():
         return None
     return (_question_row(path, number, line) for number, line in lines)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() would cut at U+2028 inside a string
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}. Give a UTF-8 text file") from error
 
 
 def _row(path: Path, number: int, line: str) -> dict[str, Any]:

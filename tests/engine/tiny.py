@@ -5,6 +5,7 @@ no test of composition can fail. ``enliven`` sets the decays, and gives the resi
 from which each head takes its write strength.
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,27 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from hypic_rag import SegmentEngine, default_model
 
-SHARED = {
-    "vocab_size": 49152,
+SIZES: dict[str, Any] = {
+    "vocab_size": 49152,  # the default model's tokenizer is used with all of them
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 8,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
     "initializer_range": 0.15,
     "max_position_embeddings": 8192,
     "tie_word_embeddings": False,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 2,
+}
+SHARED = {
+    **SIZES,
+    "head_dim": 16,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
 }
 EXPERTS = {
     "num_experts": 4,
@@ -50,10 +54,17 @@ YARN = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embed
 
 def build(kind: str, attn_implementation: str = "eager", **changes: Any) -> Any:
     """The same weights for the same kind and changes, whatever the attention."""
-    config = AutoConfig.for_model(kind, **{**CONFIGS[kind], **changes})
+    return random_model(kind, {**CONFIGS[kind], **changes}, enliven, attn_implementation)
+
+
+def random_model(kind: str, config: dict[str, Any], enliven: Callable[[Any], None], attn_implementation: str) -> Any:
+    """The same weights for the same configuration; enliven: changes the decays in place."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32)
-    enliven(model)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, **config), attn_implementation=attn_implementation, dtype=torch.float32
+    )
+    with torch.no_grad():
+        enliven(model)
     return model.eval()
 
 

@@ -6,6 +6,7 @@ and gives every layer that reads other tokens its slot. Adding a model: docs/add
 
 import difflib
 import pkgutil
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ def prepare(model: PreTrainedModel) -> Layout:
     """Swap what reads other tokens. Raises UnsupportedModel."""
     text = text_part(model)
     kind = text.config.model_type
-    check_supported(kind, type(model).__name__, mixers(model))
+    check_supported(kind, type(model).__name__, lambda: mixers(model))
     layout, file = Layout(), MODEL_TYPES[kind]
     package = type(model).__module__.partition(".")[0]
     if package == "fla" and not hasattr(file, "REGISTERED_BY"):
@@ -68,8 +69,11 @@ def mixers(model: PreTrainedModel) -> tuple[str, ...]:
     )
 
 
-def check_supported(model_type: str, name: str, mixers: tuple[str, ...] = ()) -> None:
-    """Before anything large is loaded; name: with the class that the checkpoint declares. Raises UnsupportedModel."""
+def check_supported(model_type: str, name: str, mixers: Callable[[], tuple[str, ...]]) -> None:
+    """Before anything large is loaded; name: with the class that the checkpoint declares; mixers: asked for the error.
+
+    Raises UnsupportedModel.
+    """
     if model_type in MODEL_TYPES:
         for declared, reason in getattr(MODEL_TYPES[model_type], "REFUSED", {}).items():
             if declared in name:
@@ -78,7 +82,7 @@ def check_supported(model_type: str, name: str, mixers: tuple[str, ...] = ()) ->
     near = difflib.get_close_matches(model_type, MODEL_TYPES, n=3, cutoff=0.5)
     raise UnsupportedModel(
         f"{name} is of the architecture {model_type!r}, which no file of hypic_rag/engine/models knows"
-        + (f" (its mixers: {', '.join(mixers)})" if mixers else "")
+        + (f" (its mixers: {', '.join(names)})" if (names := mixers()) else "")
         + (f"; near: {', '.join(near)}" if near else "")
         + ". Use a model of docs/models.md with --model, or add a file: docs/adding-a-model.md"
     )

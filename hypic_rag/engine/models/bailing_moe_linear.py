@@ -47,7 +47,7 @@ class GroupedQueryAttention(nn.Module):
         super().__init__()
         self.original = original
         layer = AttentionLayer(original.num_key_value_heads, original.head_dim, original.head_dim, rotary)
-        self.seat = Seat(layout.take(layer), layer, layout.current)
+        self.seat = Seat.take(layer, layout)
 
     def forward(self, hidden_states: Tensor, *_: Any, position_embeddings: Angles | None = None, **__: Any) -> Any:
         m, x = self.original, hidden_states[0]

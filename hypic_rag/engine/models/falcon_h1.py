@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.engine.attention import Seat
-from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mamba2_mixer import Mamba2
-from hypic_rag.engine.rotary import Rotary
 
 MODEL_TYPES = ("falcon_h1",)
 
@@ -23,8 +22,7 @@ class ScaledMamba2(Mamba2):
 
 def prepare(model: Any, layout: Layout) -> None:
     config = model.config
-    rotary = layout.rotary(Rotary.from_module(model.model.rotary_emb, config.rope_parameters))
+    rotary = layout.rotation(model.model.rotary_emb, config)
     for layer in model.model.layers:
         layer.mamba = ScaledMamba2(layer.mamba, layout)
-        m = layer.self_attn
-        Seat.give(m, AttentionLayer(config.num_key_value_heads, m.head_dim, m.head_dim, rotary), layout)
+        Seat.give(layer.self_attn, config, layout, rotary)

@@ -57,7 +57,7 @@ class FullAttention(nn.Module):
         self.rotary = rotation(original.rotary, layout)
         heads, dim = original.num_kv_heads, original.head_dim
         layer = AttentionLayer(heads, dim, dim, self.rotary, original.window_size)
-        self.seat = Seat(layout.take(layer), layer, layout.current)
+        self.seat = Seat.take(layer, layout)
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None, None]:
         """hidden_states: (1, N, hidden)."""

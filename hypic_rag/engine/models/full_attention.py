@@ -3,8 +3,7 @@
 from typing import Any
 
 from hypic_rag.engine.attention import Seat
-from hypic_rag.engine.layout import AttentionLayer, Layout
-from hypic_rag.engine.rotary import Rotary
+from hypic_rag.engine.layout import Layout
 from hypic_rag.errors import UnsupportedModel
 
 MODEL_TYPES = (
@@ -36,25 +35,14 @@ def prepare(model: Any, layout: Layout) -> None:
             "what follows it; use a model that generates text"
         )
     kinds = declared(config, "layer_types") or [""] * len(model.model.layers)
-    rotaries = {kind: layout.rotary(_rotary(model, kind)) for kind in sorted(set(kinds))}
+    rotaries = {kind: layout.rotation(model.model.rotary_emb, config, kind) for kind in sorted(set(kinds))}
     for layer, kind in zip(model.model.layers, kinds, strict=True):
         m = layer.self_attn
         rotary = rotaries[kind] if getattr(m, "use_rope", True) else None
-        window = (
-            declared(config, "sliding_window") or None if kind != "full_attention" else None
-        )  # some have 0 for none
-        heads = config.num_key_value_heads
-        Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotary, window), layout)
+        window = declared(config, "sliding_window") if kind != "full_attention" else None
+        Seat.give(m, config, layout, rotary, window)
 
 
 def declared(config: Any, name: str) -> Any:
     """A setting that the architecture has, or None: some checkpoints carry keys that their architecture ignores."""
     return getattr(config, name) if hasattr(type(config), name) else None
-
-
-def _rotary(model: Any, kind: str) -> Rotary:
-    """One for all layers, or one a layer type."""
-    parameters = model.config.rope_parameters
-    if kind in parameters:
-        return Rotary.from_module(model.model.rotary_emb, parameters[kind], kind=kind)
-    return Rotary.from_module(model.model.rotary_emb, parameters)

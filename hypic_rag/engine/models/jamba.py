@@ -8,7 +8,7 @@ from torch import Tensor
 from hypic_rag.engine.attention import Seat
 from hypic_rag.engine.families import mamba1
 from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.layout import Layout, LinearLayer
 from hypic_rag.engine.models.mixer import Mixer
 
 MODEL_TYPES = ("jamba",)
@@ -53,5 +53,4 @@ def prepare(model: Any, layout: Layout) -> None:
         if hasattr(layer, "mamba"):
             layer.mamba = Mamba1(layer.mamba, layout)
         else:
-            m = layer.self_attn
-            Seat.give(m, AttentionLayer(config.num_key_value_heads, m.head_dim, m.head_dim, rotary=None), layout)
+            Seat.give(layer.self_attn, config, layout)

@@ -24,7 +24,7 @@ class LatentAttention(nn.Module):
         self.original = original
         rank = original.kv_lora_rank
         layer = AttentionLayer(1, rank + original.qk_rope_head_dim, rank, rotary, latent=True)
-        self.seat = Seat(layout.take(layer), layer, layout.current)
+        self.seat = Seat.take(layer, layout)
 
     def forward(
         self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor] | None = None, **_: Any

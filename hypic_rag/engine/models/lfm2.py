@@ -5,9 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from hypic_rag.engine.attention import Seat
-from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.layout import Layout, LinearLayer
 from hypic_rag.engine.models.mixer import Mixer
-from hypic_rag.engine.rotary import Rotary
 
 MODEL_TYPES = ("lfm2", "lfm2_moe", "lfm3")
 
@@ -22,22 +21,13 @@ class ShortConvolution(Mixer):
 
 
 def prepare(model: Any, layout: Layout) -> None:
-    config = model.config
+    config, base = model.config, model.model
+    module = base.pos_emb if hasattr(base, "pos_emb") else base.rotary_emb
     kinds = set(config.layer_types) - {"conv"}
-    rotaries = {kind: layout.rotary(_rotary(model, kind)) for kind in sorted(kinds)}
+    rotaries = {kind: layout.rotation(module, config, kind) for kind in sorted(kinds)}
     for layer, kind in zip(model.model.layers, config.layer_types, strict=True):
         if kind == "conv":
             layer.conv = ShortConvolution(layer.conv, layout)
         else:
-            m, heads = layer.self_attn, config.num_key_value_heads
-            window = config.sliding_window or None if kind == "sliding_attention" else None
-            Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotaries[kind], window), layout)
-
-
-def _rotary(model: Any, kind: str) -> Rotary:
-    """LFM3 has one a layer type."""
-    base, parameters = model.model, model.config.rope_parameters
-    module = base.pos_emb if hasattr(base, "pos_emb") else base.rotary_emb
-    if kind in parameters:
-        return Rotary.from_module(module, parameters[kind], kind=kind)
-    return Rotary.from_module(module, parameters)
+            window = config.sliding_window if kind == "sliding_attention" else None
+            Seat.give(layer.self_attn, config, layout, rotaries[kind], window)

@@ -7,9 +7,8 @@ from torch import Tensor
 from hypic_rag.engine.attention import Seat
 from hypic_rag.engine.families import lightning
 from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.layout import Layout, LinearLayer
 from hypic_rag.engine.models.mixer import Mixer
-from hypic_rag.engine.rotary import Rotary
 
 MODEL_TYPES = ("minimax",)
 
@@ -33,10 +32,9 @@ class Lightning(Mixer):
 
 def prepare(model: Any, layout: Layout) -> None:
     config = model.config
-    rotary = layout.rotary(Rotary.from_module(model.model.rotary_emb, config.rope_parameters))
+    rotary = layout.rotation(model.model.rotary_emb, config)
     for layer in model.model.layers:
         if layer.block_type == "linear_attention":
             layer.self_attn = Lightning(layer.self_attn, layout)
         else:
-            m, heads = layer.self_attn, config.num_key_value_heads
-            Seat.give(m, AttentionLayer(heads, m.head_dim, m.head_dim, rotary, config.sliding_window or None), layout)
+            Seat.give(layer.self_attn, config, layout, rotary, config.sliding_window)

@@ -9,9 +9,8 @@ from torch import Tensor
 from hypic_rag.engine.attention import Seat
 from hypic_rag.engine.families import gdn
 from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.layout import Layout, LinearLayer
 from hypic_rag.engine.models.mixer import Mixer, unit_length
-from hypic_rag.engine.rotary import Rotary
 
 MODEL_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")
 
@@ -32,8 +31,18 @@ class GatedDeltaNet(Mixer):
             gdn.FAMILY, m.num_v_heads, m.head_k_dim, m.head_v_dim, channels=m.conv_dim, kernel=m.conv_kernel_size
         )
 
+    # What differs between the models that have this mixer: projections, write strengths, and the output's names.
+
     def project(self, m: Any, x: Tensor) -> Projected:
         return Projected(m.in_proj_qkv(x), m.in_proj_z(x), m.in_proj_b(x), m.in_proj_a(x))
+
+    def strength(self, m: Any, b: Tensor) -> Tensor:
+        """Of writing, (N, H) float32."""
+        return b.sigmoid().float()
+
+    def output(self, m: Any, out: Tensor, z: Tensor, n: int) -> Tensor:
+        """out, z: (n * H, V), what was read and its gate. Returns (n, hidden)."""
+        return m.out_proj(m.norm(out, z).reshape(n, -1))  # type: ignore[no-any-return]
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
         p = self.project(m, x)
@@ -45,17 +54,16 @@ class GatedDeltaNet(Mixer):
             q, k = (t.repeat_interleave(repeats, dim=1) for t in (q, k))
         log_decay = -m.A_log.float().exp() * F.softplus(p.a.float() + m.dt_bias)
         v = v.reshape(-1, m.num_v_heads, m.head_v_dim).float()
-        out = self.recurred(Rows(q * m.head_k_dim**-0.5, k, v, log_decay, beta=p.b.sigmoid().float())).to(x.dtype)
-        gated = m.norm(out.reshape(-1, m.head_v_dim), p.z.reshape(-1, m.head_v_dim))
-        return m.out_proj(gated.reshape(len(x), -1))  # type: ignore[no-any-return]
+        rows = Rows(q * m.head_k_dim**-0.5, k, v, log_decay, beta=self.strength(m, p.b))
+        out = self.recurred(rows).to(x.dtype).reshape(-1, m.head_v_dim)
+        return self.output(m, out, p.z.reshape(-1, m.head_v_dim), len(x))
 
 
 def prepare(model: Any, layout: Layout, mixer: type[GatedDeltaNet] = GatedDeltaNet) -> None:
     config = model.config
-    rotary = layout.rotary(Rotary.from_module(model.model.rotary_emb, config.rope_parameters))
+    rotary = layout.rotation(model.model.rotary_emb, config)  # none in some of OLMo Hybrid
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
             layer.linear_attn = mixer(layer.linear_attn, layout)
         else:
-            m = layer.self_attn
-            Seat.give(m, AttentionLayer(config.num_key_value_heads, m.head_dim, m.head_dim, rotary), layout)
+            Seat.give(layer.self_attn, config, layout, rotary)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, path_text
 from hypic_rag.retrieval.readers.encoding import NotText, decode
 
@@ -43,6 +44,14 @@ def read_jsonl(path: Path) -> Iterator[SourceDocument | ReadFailure]:
             yield ReadFailure(name, str(error), line=number)
     if n_rows == 0:
         yield ReadFailure(name, "is empty", skipped=True)
+
+
+def text_lines(path: Path) -> list[str]:
+    """Of a UTF-8 file, cut at newlines alone: splitlines() would cut at U+2028 in a JSON string. Raises BadInput."""
+    try:
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}. Give a UTF-8 text file") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

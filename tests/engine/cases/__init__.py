@@ -13,24 +13,10 @@ from typing import Any
 
 import torch
 import two_stream
+from tiny import SIZES, random_model
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 DEVICE = os.environ.get("HYPIC_TEST_DEVICE", "cpu")
-SIZES: dict[str, Any] = {
-    "vocab_size": 49152,  # the default model's tokenizer is used with all of them
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.15,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 2,
-}
 
 
 def nothing(model: Any) -> None:
@@ -54,12 +40,8 @@ class Case:
 
     def build(self, attn_implementation: str = "eager", **changes: Any) -> Any:
         """The same weights for the same changes, whatever the attention."""
-        config = AutoConfig.for_model(self.kind, **{**SIZES, **self.config, **changes})
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32)
-        with torch.no_grad():
-            self.enliven(model)
-        return model.eval().to(DEVICE)
+        config = {**SIZES, **self.config, **changes}
+        return random_model(self.kind, config, self.enliven, attn_implementation).to(DEVICE)
 
     def stepped_modules(self, model: Any) -> dict[str, nn.Module]:
         return {name: module for name, module in model.named_modules() if self.mixers and name.endswith(self.mixers)}
