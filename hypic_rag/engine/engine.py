@@ -166,6 +166,7 @@ class SegmentEngine:
 
     def add_request(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> int:
         """Queue a prompt; ``step`` runs it. Returns its id. Raises ContextTooLong."""
+        self._check_prompt(prompt, policy or self.policy)
         return self._enqueue(prompt, sampling, policy).id
 
     @property
@@ -255,8 +256,8 @@ class SegmentEngine:
             self.cancel(request.id)
 
     def _enqueue(self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None) -> Request:
+        """Of a prompt that was checked."""
         policy, sampling = policy or self.policy, sampling or Sampling()
-        self._check_prompt(prompt, policy)
         limit = min(sampling.max_new_tokens, self.context_length - prompt.n_tokens)
         if policy.mode == "hypic" and self.layout.switch_at is not None:
             limit = min(limit, self.layout.switch_at - prompt.n_tokens + 1)  # the last drawn token is never run
@@ -341,7 +342,8 @@ class SegmentEngine:
         self._check_rotation(prompt.n_tokens, policy, "the prompt")
 
     def _check_ids(self, ids: Sequence[int], what: str) -> None:
-        if any(not isinstance(token, Integral) or not 0 <= token < self._vocabulary for token in ids):
+        are_whole = all(issubclass(kind, Integral) for kind in set(map(type, ids)))
+        if ids and not (are_whole and min(ids) >= 0 and max(ids) < self._vocabulary):
             raise BadInput(
                 f"{what} has token ids outside the model's vocabulary of {self._vocabulary}: "
                 "tokenize with the engine's own format"

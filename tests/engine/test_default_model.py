@@ -23,7 +23,7 @@ TOLERANCE = 1e-3
 
 @pytest.fixture(scope="module")
 def engine(default_model_folder: Path) -> SegmentEngine:
-    return SegmentEngine.from_pretrained(default_model_folder)
+    return SegmentEngine.from_pretrained(default_model_folder, policy=Policy())
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hypic_rag.cache import SegmentCache
-from hypic_rag.engine import SegmentEngine
+from hypic_rag.engine import Policy, SegmentEngine
 from hypic_rag.retrieval import HypicLLM, HypicQueryEngine, Store, plan_ingest, run_ingest
 
 TEXTS = {
@@ -24,7 +24,7 @@ def made(default_model_folder, tmp_path_factory):
         (place / f"{title}.txt").write_text(text)
     store_folder = place / "store"
     cache = SegmentCache.open(Store.segments_folder(store_folder), None, None)
-    engine = SegmentEngine.from_pretrained(default_model_folder, cache=cache)
+    engine = SegmentEngine.from_pretrained(default_model_folder, cache=cache, policy=Policy())
     with Store.create_or_open(store_folder, engine) as store:
         plan = plan_ingest(store, engine, [place / f"{title}.txt" for title in TEXTS])
         report = run_ingest(plan)
