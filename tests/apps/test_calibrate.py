@@ -172,3 +172,8 @@ def test_the_help_names_the_thresholds(cli) -> None:
     defaults = Thresholds()
     assert f"({defaults.max_kl:g}:" in words
     assert f"({defaults.min_same_first:g})" in words and f"({defaults.distance:g})" in words
+
+
+def test_two_models_are_one_too_many(cli, tiny_model) -> None:
+    done = cli("calibrate", tiny_model, "--model", "another/model")
+    assert done.code == 2 and "are two models: give one" in " ".join(done.err.replace("│", " ").split())

@@ -94,7 +94,8 @@ def test_leading_and_question_equal_the_plain_model(name: str) -> None:
 
 def test_full_mode_equals_the_plain_model(name: str) -> None:
     ask = prompt(70, 5, 130)
-    assert worst(assembled(engine_of(name), ask, Policy("full")), plain_logits(name, ask.token_ids)) < TOLERANCE
+    tolerance = TOLERANCE if cases.DEVICE == "cpu" else CASES[name].tolerance
+    assert worst(assembled(engine_of(name), ask, Policy("full")), plain_logits(name, ask.token_ids)) < tolerance
 
 
 def test_greedy_decoding_equals_the_plain_model(name: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Context, Option
 
 from hypic_apps.cli import options
 from hypic_rag.config import Settings
@@ -14,6 +14,7 @@ from hypic_rag.config import Settings
 @options.with_settings("model", "top_k", "chunk_tokens", "dtype", "device")
 def run(
     settings: Settings,
+    context: Context,
     name: Annotated[str | None, Argument(metavar="MODEL", help="The same as --model.")] = None,
     data: Annotated[
         Path | None,
@@ -62,6 +63,8 @@ def run(
     """
     from hypic_rag.retrieval.readers import read_path
 
+    if name is not None and context.params["model"] not in (None, name):
+        raise BadParameter(f"MODEL {name} and --model {context.params['model']} are two models: give one")
     if data is not None:
         read_path(data)  # a path that is not there is told now, before a model is loaded
 

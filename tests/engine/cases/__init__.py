@@ -29,6 +29,7 @@ class Case:
 
     mixers: how the names of the modules end that the oracle steps through; stepped: how.
     live: whether the share of live transitions is asserted (not where the architecture fixes the decays).
+    tolerance: of logits against the plain model in full mode, on a GPU.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Case:
     mixers: tuple[str, ...] = ()
     stepped: type[two_stream.Stepped] = two_stream.Stepped
     live: bool = True
+    tolerance: float = 2e-4
 
     def build(self, attn_implementation: str = "eager", **changes: Any) -> Any:
         """The same weights for the same changes, whatever the attention."""

@@ -197,7 +197,7 @@ def token_shift(x: Tensor, cu_seqlens: None = None, cache: Tensor | None = None,
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int]) -> Tensor:
-    at = torch.arange(q.shape[1])
+    at = torch.arange(q.shape[1], device=q.device)
     seen = at[:, None] >= at
     if window_size[0] >= 0:
         seen &= at[:, None] - at <= window_size[0]

@@ -1,7 +1,7 @@
 """Every model of flash-linear-attention that the engine knows, through the table of ``test_architectures``.
 
 Its Triton kernels cannot run on a CPU; ``on_cpu`` puts its naive functions in their place. With them, on a GPU:
-HYPIC_TEST_DEVICE=cuda TRITON_F32_DEFAULT=ieee pytest tests/engine/with_fla (layers of full attention need flash-attn)
+HYPIC_TEST_DEVICE=cuda TRITON_F32_DEFAULT=ieee pytest tests/engine/with_fla
 """
 
 import pytest
