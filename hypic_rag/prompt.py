@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from hypic_rag.errors import BadInput
@@ -59,7 +60,7 @@ class Prompt:
     @property
     def token_ids(self) -> Ids:
         """The concatenation that full recompute runs on."""
-        return tuple(token for part in self.parts for token in part.ids)
+        return tuple(chain.from_iterable(part.ids for part in self.parts))
 
     @property
     def n_tokens(self) -> int:

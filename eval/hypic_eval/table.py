@@ -7,6 +7,7 @@ from hypic_eval.results import ResultRow, Results
 
 DIGITS = {"%": 1, "nats": 3, "ms": 0, "tokens": 0, "tokens/s": 0, "x": 2}
 SUFFIX = {"%": "", "nats": "", "ms": " ms", "tokens": "", "tokens/s": " tokens/s", "x": "x", "relative error": ""}
+SUFFIX |= {"MiB": " MiB", "requests/s": " requests/s", "launches": ""}
 
 
 def markdown(results: Results) -> str:

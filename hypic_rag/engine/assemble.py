@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache import Entry
+from hypic_rag.cache.tiers.device import Resident
 from hypic_rag.engine.context import Assembly
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.plan import Event, Rows, Splice, build
@@ -32,11 +33,12 @@ class Active:
         self.ids += ids
         self.events.append(Rows(len(ids)))
 
-    def splice(self, entry: Entry, device: torch.device) -> None:
+    def splice(self, entry: Entry | Resident, device: torch.device) -> None:
         """Place an entry's interior here; its seam, the entry's first tokens, was run as rows just before."""
         state = self.state
         offset = state.position - entry.seam_tokens
-        state.interiors.append(Interior.place(entry, offset, len(state.row_positions) + len(self.ids), device))
+        first_row = len(state.row_positions) + len(self.ids)
+        state.interiors.append(Interior.place(entry, offset, first_row, device))
         state.position += entry.n_tokens - entry.seam_tokens
         self.events.append(Splice(len(state.interiors) - 1))
 
@@ -53,7 +55,7 @@ def cached_seam(part: Part, policy: Policy) -> int | None:
 def lay_out(
     state: SequenceState,
     parts: Sequence[Part],
-    entries: Mapping[Part, Entry],
+    entries: Mapping[Part, Entry | Resident],
     policy: Policy,
     device: torch.device,
 ) -> Active:
@@ -98,7 +100,7 @@ def _pass(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Se
         active.state.row_positions += active.positions
     states, compose = tuple(a.state for a in batch), tuple(a.compose for a in batch)
     context = Assembly(plan, positions, states, compose, tuple(turns))
-    ids = torch.tensor([[token for active in batch for token in active.ids]], device=device)
+    ids = torch.tensor([[token for active in batch for token in active.ids]], dtype=torch.long, device=device)
     kept = torch.tensor(
         [start + row for (start, _), rows in zip(plan.spans, keep, strict=True) for row in rows],
         device=device,

@@ -108,6 +108,8 @@ def attend(seat: Seat, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Ten
     context = seat.current.context
     if isinstance(context, Isolation):
         return _isolated(context, seat, q, k, v, scoring)
+    if not isinstance(context, Assembly):
+        return context.attend(seat, q, k, v, scoring)
     outputs = []
     for s, (start, stop) in enumerate(context.plan.spans):
         outputs.append(_assembled(context, s, seat, q[:, start:stop], k[:, start:stop], v[:, start:stop], scoring))
@@ -119,7 +121,7 @@ def _isolated(context: Isolation, seat: Seat, q: Tensor, k: Tensor, v: Tensor, s
     outputs = []
     for s, ((start, stop), dropped) in enumerate(zip(context.plan.spans, context.dropped, strict=True)):
         rows, interior = slice(start, stop), slice(start + dropped, stop)
-        outputs.append(_causal(q[:, rows], k[:, rows], v[:, rows], scoring, seat.layer.window))
+        outputs.append(causal(q[:, rows], k[:, rows], v[:, rows], scoring, seat.layer.window))
         kept = {"latent": k} if seat.layer.latent else {"K": k, "V": v}
         context.kept[seat.slot][s] = {
             name: t[:, interior].clone(memory_format=torch.contiguous_format) for name, t in kept.items()
@@ -136,7 +138,7 @@ def _assembled(context: Assembly, s: int, seat: Seat, q: Tensor, k: Tensor, v: T
     past = own.n
     own.append(k, v)
     if past == 0 and not sequence.interiors:
-        return _causal(q, k, v, scoring, layer.window)
+        return causal(q, k, v, scoring, layer.window)
     turns = None if layer.rotary is None else context.turns[s][layer.rotary.index]
     seen = Seen(sequence, own, seat, turns)
     how = _spliced if n <= MANY_ROWS or not scoring.is_plain else _joined
@@ -231,7 +233,7 @@ def _joined(seen: Seen, first: int, q: Tensor, scoring: Scoring) -> Tensor:
     return _dense(q, torch.cat(keys, dim=1), torch.cat(values, dim=1), mask.to(q.device), scoring)
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, window: int | None) -> Tensor:
+def causal(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, window: int | None) -> Tensor:
     """Plain causal attention of rows at consecutive positions that see nothing but themselves."""
     n = q.shape[1]
     if scoring.is_plain and (window is None or n <= window):

@@ -4,12 +4,19 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
 from hypic_rag.engine.plan import Plan
 from hypic_rag.engine.policy import Compose
 from hypic_rag.engine.state import SequenceState
+
+if TYPE_CHECKING:
+    from hypic_rag.engine.device.chunked import DeviceIsolation, LongPass
+    from hypic_rag.engine.device.context import DevicePass
+
+    OnDevice: TypeAlias = DevicePass | DeviceIsolation | LongPass
 
 Turns = tuple[Tensor, Tensor]
 
@@ -54,16 +61,16 @@ class Current:
     """
 
     def __init__(self) -> None:
-        self._context: Context | None = None
+        self._context: Context | OnDevice | None = None
 
     @property
-    def context(self) -> Context:
+    def context(self) -> "Context | OnDevice":
         if self._context is None:
             raise RuntimeError("this model was prepared for SegmentEngine: call the engine, or load the model again")
         return self._context
 
     @contextmanager
-    def during(self, context: Context) -> Iterator[None]:
+    def during(self, context: "Context | OnDevice") -> Iterator[None]:
         """``with current.during(context): model(...)``. Passes take turns: the engine's lock sees to it."""
         self._context = context
         try:

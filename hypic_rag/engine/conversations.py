@@ -44,12 +44,22 @@ class Conversations:
         return sum(state.nbytes for state in self._held.values())
 
     def hold(self, policy: Policy, state: SequenceState) -> None:
-        self._held[policy, tuple(state.parts)] = state
+        key = policy, tuple(state.parts)
+        if key in self._held:
+            self._held.pop(key).release()
+        self._held[key] = state
         while self._held and self.nbytes > self.budget:
-            self._held.popitem(last=False)
+            self.drop()
 
-    def resume(self, policy: Policy, parts: Sequence[Part]) -> tuple[SequenceState, list[Part]]:
-        """A copy of the longest held state that ``parts`` begin with, and what is left to run."""
+    def drop(self) -> bool:
+        """Let go of the state least recently used. False where none is held."""
+        if not self._held:
+            return False
+        self._held.popitem(last=False)[1].release()
+        return True
+
+    def find(self, policy: Policy, parts: Sequence[Part]) -> tuple[SequenceState, list[Part]]:
+        """The longest held state that ``parts`` begin with (not to be changed), or a new one; what is left to run."""
         best, left = SequenceState(), list(parts)
         for key, state in self._held.items():
             rest = remainder(state.parts, parts) if key[0] == policy else None
@@ -57,5 +67,4 @@ class Conversations:
                 best, left, found = state, rest, key
         if best.position:
             self._held.move_to_end(found)
-            best = best.clone()
         return best, left

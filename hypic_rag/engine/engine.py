@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,13 @@ from typing import Any
 import torch
 
 from hypic_rag.cache import SegmentCache, SegmentKey
+from hypic_rag.cache.tiers.device import DevicePool, Resident
+from hypic_rag.config import format_bytes
 from hypic_rag.engine import assemble, load, models
 from hypic_rag.engine.calibration.in_force import policy_in_force
 from hypic_rag.engine.conversations import Conversations, merge_live
+from hypic_rag.engine.device import runner_for
+from hypic_rag.engine.device.held import Held
 from hypic_rag.engine.generate import TextStream
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.report import (
@@ -33,6 +39,10 @@ from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Ids, Kind, Part, Prompt, PromptFormat
 
 DEFAULT_CONVERSATION_BYTES = 512 << 20
+
+
+class NeverFits(BadInput):
+    """A request is larger than the device's pools."""
 
 
 class SegmentEngine:
@@ -56,11 +66,15 @@ class SegmentEngine:
         namespace: str = "",
         deterministic: bool = False,
         conversation_budget: int = DEFAULT_CONVERSATION_BYTES,
+        device_memory: int | None = None,
+        graphs: bool = True,
     ):
         """model: loaded with ``attn_implementation="hypic"``; its linear mixers are swapped in place.
 
         namespace: a tenant's salt in every key. deterministic: one segment a prefill pass, so that an entry's bits
         do not depend on what was prefilled beside it. conversation_budget: bytes of end states held for next turns.
+        device_memory: bytes of the GPU for cached segments and running requests (None: most of what is free; 0: no
+        pools there, and no kernels). graphs: whether passes on a GPU are captured as CUDA graphs.
         """
         self.layout = models.prepare(model)
         self.model = model.eval()
@@ -87,8 +101,10 @@ class SegmentEngine:
             codec="none",
             namespace=namespace,
         )
-        self.segments = Segments(self.model, self.layout, self.cache, template, deterministic)
         self.conversations = Conversations(conversation_budget)
+        self.runner = runner_for(self.model, self.layout, device_memory, graphs)
+        in_chunks = self.runner is not None and self.runner.in_chunks
+        self.segments = Segments(self.model, self.layout, self.cache, template, deterministic, in_chunks)
         self._requests: dict[int, Request] = {}
         self._next_id = 0
         self._lock = threading.RLock()
@@ -181,10 +197,12 @@ class SegmentEngine:
                 return []
             try:
                 outputs = self._advance(requests)
+            except NeverFits:
+                raise
             except Exception as error:
                 for request in requests:  # their states may be half advanced
                     request.error = error
-                    self._requests.pop(request.id, None)
+                    self._drop(request)
                 raise
             for output in outputs:
                 request = self._requests[output.request_id]
@@ -196,7 +214,8 @@ class SegmentEngine:
     def cancel(self, request_id: int) -> None:
         """Stop a request; unknown and finished ones are left alone."""
         with self._lock:
-            if request := self._requests.pop(request_id, None):
+            if request := self._requests.get(request_id):
+                self._drop(request)
                 request.outputs.append(request.cancelled())
 
     def generate(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> Generation:
@@ -228,11 +247,12 @@ class SegmentEngine:
         self._check_prompt(prompt, policy)
         with self._lock:
             began = time.perf_counter()
-            [(active, report)] = self._begin([(prompt, policy)], resume=False)
+            [(active, report)] = self._begin([(prompt, policy, len(ids))], resume=False)
             n = len(active.ids)
             active.rows(ids[:-1])
-            [logits] = assemble.run(self.model, self.layout, [active], [range(n - 1, n + len(ids) - 1)])
+            [logits] = self._run([active], [range(n - 1, n + len(ids) - 1)])
             logprobs = logits.float().log_softmax(-1).cpu()
+            active.state.release()
             nll = -logprobs.gather(1, torch.tensor(ids)[:, None]).mean()
             seconds = time.perf_counter() - began
         report = replace(report, assemble_ms=1e3 * seconds - report.prefill_ms)
@@ -244,7 +264,8 @@ class SegmentEngine:
             while True:
                 with self._lock:
                     if not request.outputs and request.error is None:
-                        self.step()
+                        with suppress(NeverFits):  # perhaps another's
+                            self.step()
                 if request.error is not None:
                     raise request.error
                 while request.outputs:
@@ -269,44 +290,115 @@ class SegmentEngine:
             return request
 
     def _advance(self, requests: Sequence[Request]) -> list[StepOutput]:
-        new = [request for request in requests if request.state is None]
-        batch = []
-        for request, (active, report) in zip(new, self._begin([(r.prompt, r.policy) for r in new]), strict=True):
+        batch, new = [], []
+        waiting = [request for request in requests if request.state is None]
+        begun = self._begin([(r.prompt, r.policy, r.limit) for r in waiting])
+        for request, (active, report) in zip(waiting, begun, strict=False):  # the last may have to wait for room
             request.state, request.report = active.state, report
             active.state.capacity = max(
                 active.state.capacity, len(active.state.row_positions) + len(active.ids) + request.limit
             )
             batch.append((request, active))
-        batch += [(request, self._continued(request)) for request in requests if request not in new]
+            new.append(request)
+        going = [request for request in requests if request.state is not None and request not in new]
+        if not batch and not going:
+            raise self._never_fits(waiting[0])
+        batch += [(request, self._continued(request)) for request in going]
         began = time.perf_counter()
         actives = [active for _, active in batch]
-        logits = assemble.run(self.model, self.layout, actives, [[len(a.ids) - 1] for a in actives])
+        logits = self._run(actives, [[len(a.ids) - 1] for a in actives])
         assemble_ms = 1e3 * (time.perf_counter() - began)
         for request in new:
             request.report = replace(request.report, assemble_ms=assemble_ms)
         return [request.take(last[0]) for (request, _), last in zip(batch, logits, strict=True)]
 
+    def _run(self, batch: Sequence[assemble.Active], keep: Sequence[Sequence[int]]) -> Sequence[torch.Tensor]:
+        if self.runner is not None:
+            return self.runner.run(batch, keep)
+        return assemble.run(self.model, self.layout, batch, keep)
+
     def _begin(
-        self, prompts: Sequence[tuple[Prompt, Policy]], resume: bool = True
+        self, prompts: Sequence[tuple[Prompt, Policy, int]], resume: bool = True
     ) -> list[tuple[assemble.Active, Report]]:
-        """Resume or start a state for each prompt, with its cached parts placed and its rows laid out."""
+        """Resume or start a state for each (prompt, policy, tokens that may follow), with its cached parts placed and
+        its rows laid out; where a device's pools have room for the first ones only, for those."""
         started: list[tuple[SequenceState, list[Part]]] = []
-        for prompt, policy in prompts:
+        for prompt, policy, _ in prompts:
             parts = merge_live(prompt.parts, policy.mode)
             again = resume and not self.layout.switches(prompt.n_tokens)
-            started.append(self.conversations.resume(policy, parts) if again else (SequenceState(), parts))
-        fetched = self._fetch([(parts, policy) for (_, parts), (_, policy) in zip(started, prompts, strict=True)])
-        ms = 1e3 * sum(found.seconds for found in fetched.values())
+            started.append(self.conversations.find(policy, parts) if again else (SequenceState(), parts))
         laid_out = []
-        for (state, parts), (prompt, policy) in zip(started, prompts, strict=True):
-            resumed, found = state.position, fetched[_shaped_by(policy)]
-            active = assemble.lay_out(state, parts, found.entries, policy, self.device)
-            state.parts = merge_live(prompt.parts, policy.mode)
-            missed = {p for p in parts if p in found.uses and found.uses[p].tier is None}
-            uses = _uses(prompt, parts, found.uses, policy)
-            computed = len(active.ids) + sum(len(part.ids) for part in missed)
-            laid_out.append((active, Report(policy, prompt.n_tokens, computed, resumed, uses, ms, 0.0)))
+        if self.runner is None:
+            fetched = self._fetch(
+                [(parts, policy) for (_, parts), (_, policy, _) in zip(started, prompts, strict=True)]
+            )
+            ms = 1e3 * sum(found.seconds for found in fetched.values())
+            for (state, parts), (prompt, policy, _) in zip(started, prompts, strict=True):
+                found = fetched[_shaped_by(policy)]
+                laid_out.append(self._lay_out(state.clone(), parts, found, prompt, policy, ms))
+        else:
+            for (state, parts), (prompt, policy, limit) in zip(started, prompts, strict=True):
+                placed = self._place(state, parts, prompt, policy, limit)
+                if placed is None:
+                    break
+                state, parts, found = placed
+                laid_out.append(self._lay_out(state, parts, found, prompt, policy, 1e3 * found.seconds))
         return laid_out
+
+    def _lay_out(
+        self, state: SequenceState, parts: Sequence[Part], found: Fetched, prompt: Prompt, policy: Policy, ms: float
+    ) -> tuple[assemble.Active, Report]:
+        resumed = state.position
+        active = assemble.lay_out(state, parts, found.entries, policy, self.device)
+        state.parts = merge_live(prompt.parts, policy.mode)
+        missed = {p for p in parts if p in found.uses and found.uses[p].tier is None}
+        uses = _uses(prompt, parts, found.uses, policy)
+        computed = len(active.ids) + sum(len(part.ids) for part in missed)
+        return active, Report(policy, prompt.n_tokens, computed, resumed, uses, ms, 0.0)
+
+    def _place(
+        self, state: SequenceState, parts: list[Part], prompt: Prompt, policy: Policy, limit: int
+    ) -> tuple[SequenceState, list[Part], Fetched] | None:
+        """A state like ``state`` with room for the rows of ``parts`` and ``limit`` more, what is left to run, and its
+        cached parts, all in the device's pools. Held conversations give way; None where it still does not fit."""
+        assert self.runner is not None
+        while True:
+            placed = self._try_to_place(state, parts, policy, limit, self.runner.pool)
+            if placed is not None:
+                return placed[0], parts, placed[1]
+            if not self.conversations.drop():
+                return None
+            if state.position and state.held is None:  # gave way itself
+                state, parts = SequenceState(), merge_live(prompt.parts, policy.mode)
+
+    def _try_to_place(
+        self, state: SequenceState, parts: Sequence[Part], policy: Policy, limit: int, pool: DevicePool
+    ) -> tuple[SequenceState, Fetched] | None:
+        own = len(state.row_positions)
+        seams = [(part, assemble.cached_seam(part, policy)) for part in parts]
+        n_tokens = own + limit + sum(len(part.ids) if seam is None else seam for part, seam in seams)
+        held = Held.take(pool, n_tokens) if state.held is None else state.held.copy(own, n_tokens)
+        if held is None:
+            return None
+        wanted = [(part, seam) for part, seam in seams if seam is not None]
+        found = self.segments.place(wanted, policy.isolation_prefix, pool)
+        if found is None:
+            held.release()
+            return None
+        held.pinned += [one.digest for one in found.entries.values() if isinstance(one, Resident)]
+        taken = state.clone()
+        taken.held = held
+        return taken, found
+
+    def _never_fits(self, request: Request) -> "NeverFits":
+        """Of a request that does not fit though nothing else is there; it alone is dropped."""
+        self._drop(request)
+        assert self.runner is not None
+        request.error = error = NeverFits(
+            f"a prompt of {request.prompt.n_tokens} tokens does not fit in the {format_bytes(self.runner.pool.budget)} "
+            "of the device's pools. Give them more with --device-memory, or use fewer or shorter documents"
+        )
+        return error
 
     def _fetch(self, wanted: Sequence[tuple[Sequence[Part], Policy]]) -> dict[tuple[int, Ids], Fetched]:
         """What the cached parts of several prompts became, by what of their policies shapes entries."""
@@ -331,19 +423,31 @@ class SegmentEngine:
 
     def _retire(self, request: Request) -> None:
         self._requests.pop(request.id, None)
-        if request.state is not None and request.error is None and not self.layout.switches(request.state.position):
+        if request.state is None:
+            return
+        if request.error is None and not self.layout.switches(request.state.position):
             request.state.parts = merge_live(request.parts_run, request.policy.mode)
             self.conversations.hold(request.policy, request.state)
+        else:
+            request.state.release()
+
+    def _drop(self, request: Request) -> None:
+        self._requests.pop(request.id, None)
+        if request.state is not None:
+            request.state.release()
 
     def _check_prompt(self, prompt: Prompt, policy: Policy) -> None:
-        self._check_ids(prompt.token_ids, "the prompt")
+        for part in prompt.parts:
+            self._check_ids(part.ids, "the prompt")
         self._check_ids(policy.isolation_prefix, "the isolation prefix")
         self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
         self._check_rotation(prompt.n_tokens, policy, "the prompt")
 
     def _check_ids(self, ids: Sequence[int], what: str) -> None:
-        are_whole = all(issubclass(kind, Integral) for kind in set(map(type, ids)))
-        if ids and not (are_whole and min(ids) >= 0 and max(ids) < self._vocabulary):
+        if not ids:
+            return
+        are_whole, least, greatest = _extremes(tuple(ids))
+        if not are_whole or least < 0 or greatest >= self._vocabulary:
             raise BadInput(
                 f"{what} has token ids outside the model's vocabulary of {self._vocabulary}: "
                 "tokenize with the engine's own format"
@@ -362,6 +466,13 @@ class SegmentEngine:
                 f"{what} takes {n_tokens} tokens, but {self.model_name} has a context of {self.context_length}. "
                 "Use fewer or shorter documents, or a shorter question"
             )
+
+
+@lru_cache(maxsize=512)  # documents come again and again, and a long prompt takes a millisecond
+def _extremes(ids: Ids) -> tuple[bool, int, int]:
+    """Whether all are whole numbers, the least and the greatest."""
+    are_whole = all(issubclass(kind, Integral) for kind in set(map(type, ids)))
+    return (True, min(ids), max(ids)) if are_whole else (False, 0, 0)
 
 
 def _shaped_by(policy: Policy) -> tuple[int, Ids]:

@@ -22,7 +22,8 @@ class LinearLayer:
     """A linear layer: state (n_heads, k_dim, v_dim) float32, and the last ``kernel - 1`` rows of ``channels``.
 
     family: None where there is no state: a short convolution, or a token shift.
-    rates: see ``families.transition``. rotary: where the layer's queries and keys are rotated.
+    rates: see ``families.transition``. rotary: where the layer's queries and keys are rotated. has_kernels: whether its
+    mixer can run by ``device.context``.
     """
 
     family: Family | None
@@ -33,6 +34,7 @@ class LinearLayer:
     kernel: int = 1
     rates: Tensor | None = None
     rotary: Rotary | None = None
+    has_kernels: bool = False
 
     @property
     def name(self) -> str:

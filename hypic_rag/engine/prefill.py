@@ -7,6 +7,7 @@ import torch
 
 from hypic_rag.cache import Entry, LayerEntry
 from hypic_rag.engine.context import Isolation
+from hypic_rag.engine.device.chunked import DeviceIsolation
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.plan import Event, Mark, Rows, build
 from hypic_rag.prompt import Ids
@@ -30,26 +31,32 @@ def packs(segments: Sequence[Ids], one_a_pass: bool) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def prefill(
-    model: Any, layout: Layout, segments: Sequence[Ids], seams: Sequence[int], prefixes: Sequence[Ids]
+    model: Any,
+    layout: Layout,
+    segments: Sequence[Ids],
+    seams: Sequence[int],
+    prefixes: Sequence[Ids],
+    in_chunks: bool = False,
 ) -> list[Entry]:
-    """One packed pass. Each segment has more tokens than its seam. Entries are on the CPU, interior only.
+    """One packed pass. Each segment has more tokens than its seam. Entries are where the model is, interior only.
 
-    prefixes: of each segment, what stands before it at negative positions.
+    prefixes: of each segment, what stands before it at negative positions. in_chunks: by ``device.chunked``.
     """
     sizes = [(len(prefix), seam, len(ids)) for prefix, seam, ids in zip(prefixes, seams, segments, strict=True)]
-    plan = build([_events(before + seam, n - seam) for before, seam, n in sizes], model.device)
     positions = torch.cat([torch.arange(-before, n) for before, _, n in sizes]).to(model.device)
-    context = Isolation(plan, positions, tuple(before + seam for before, seam, _ in sizes))
+    context: Isolation | DeviceIsolation
+    if in_chunks:
+        context = DeviceIsolation.of(positions, [(before + seam, before + n) for before, seam, n in sizes])
+    else:
+        plan = build([_events(before + seam, n - seam) for before, seam, n in sizes], model.device)
+        context = Isolation(plan, positions, tuple(before + seam for before, seam, _ in sizes))
     rows = [token for prefix, ids in zip(prefixes, segments, strict=True) for token in (*prefix, *ids)]
     ids = torch.tensor([rows], device=model.device)
     with layout.current.during(context):
         model.base_model(input_ids=ids, position_ids=positions[None], use_cache=False)
     entries = []
     for s, (segment, seam) in enumerate(zip(segments, seams, strict=True)):
-        layers = tuple(
-            LayerEntry(layer.name, {name: t.cpu() for name, t in context.kept[i][s].items()})
-            for i, layer in enumerate(layout.layers)
-        )
+        layers = tuple(LayerEntry(layer.name, context.kept[i][s]) for i, layer in enumerate(layout.layers))
         entries.append(Entry(len(segment), seam, layers))
     return entries
 

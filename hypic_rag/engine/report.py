@@ -11,8 +11,8 @@ from hypic_rag.engine.policy import Policy
 class SegmentUse:
     """One document segment of a prompt.
 
-    tier: ``host`` or ``disk`` where it came from the cache, ``conversation`` where an earlier turn's state held
-    it, ``live`` where it was run as rows (short segments, full mode), None where it was missing and prefilled;
+    tier: ``device``, ``host`` or ``disk`` where it came from the cache, ``conversation`` where an earlier turn's state
+    held it, ``live`` where it was run as rows (short segments, full mode), None where it was missing and prefilled;
     ``miss_reason`` says why then.
     """
 
@@ -46,7 +46,7 @@ class Report:
     @property
     def n_from_cache(self) -> int:
         """Document segments that were not computed for this prompt."""
-        return sum(use.tier in ("host", "disk", "conversation") for use in self.segments)
+        return sum(use.tier in ("device", "host", "disk", "conversation") for use in self.segments)
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from hypic_rag.cache import Entry
+from hypic_rag.cache.tiers.device import Resident
 from hypic_rag.prompt import Part
+
+if TYPE_CHECKING:
+    from hypic_rag.engine.device.held import Held
 
 
 @dataclass(frozen=True)
 class Interior:
     """A cached interior placed in a sequence.
 
-    ``layers[i]`` holds layer i's tensors on the compute device, shared with every sequence that uses the entry.
+    ``layers[i]`` holds layer i's tensors on the compute device, shared with every sequence that uses the entry; none
+    where they stand in a device's pools, at ``slot`` and from ``token_at`` on.
     ``offset``: global position of the *segment's* first token, to which its keys' local positions are relative;
     ``position``: of the interior's first token.
     ``first_row``: how many private rows stand before it; the rows from there on see it.
@@ -26,13 +32,16 @@ class Interior:
     first_row: int
     n_tokens: int
     nbytes: int
+    slot: int = -1
+    token_at: int = -1
 
     @classmethod
-    def place(cls, entry: Entry, offset: int, first_row: int, device: torch.device) -> "Interior":
+    def place(cls, entry: Entry | Resident, offset: int, first_row: int, device: torch.device) -> "Interior":
+        first, n_tokens = offset + entry.seam_tokens, entry.n_tokens - entry.seam_tokens
+        if isinstance(entry, Resident):
+            return cls((), offset, first, first_row, n_tokens, entry.nbytes, entry.slot, entry.token_at)
         layers = tuple({name: t.to(device) for name, t in layer.tensors.items()} for layer in entry.layers)
-        return cls(
-            layers, offset, offset + entry.seam_tokens, first_row, entry.n_tokens - entry.seam_tokens, entry.nbytes
-        )
+        return cls(layers, offset, first, first_row, n_tokens, entry.nbytes)
 
 
 @dataclass
@@ -98,7 +107,8 @@ class PrivateKV:
 class SequenceState:
     """``parts``: the token ids already run, consecutive live parts merged. ``position``: of the next token.
 
-    ``row_positions``: of the rows computed for this sequence. ``capacity``: own rows to make room for.
+    ``row_positions``: of the rows computed for this sequence. ``capacity``: own rows to make room for. ``held``: in
+    place of ``linear`` and ``kv`` where they stand in a device's pools.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -108,14 +118,18 @@ class SequenceState:
     interiors: list[Interior] = field(default_factory=list)
     linear: dict[int, LinearState] = field(default_factory=dict)
     kv: dict[int, PrivateKV] = field(default_factory=dict)
+    held: "Held | None" = None
 
     @property
     def nbytes(self) -> int:
+        if self.held is not None:
+            return self.held.nbytes
         own = sum(s.nbytes for s in self.linear.values()) + sum(s.nbytes for s in self.kv.values())
         return own + sum(interior.nbytes for interior in self.interiors)
 
     def clone(self) -> "SequenceState":
-        """A copy that can go its own way; the interiors, which nobody changes, are shared."""
+        """A copy that can go its own way, without what it holds in pools; the interiors, which nobody changes, are
+        shared."""
         return SequenceState(
             list(self.parts),
             self.position,
@@ -125,3 +139,9 @@ class SequenceState:
             {i: s.clone() for i, s in self.linear.items()},
             {i: s.clone() for i, s in self.kv.items()},
         )
+
+    def release(self) -> None:
+        """Give back what it holds in a device's pools."""
+        if self.held is not None:
+            self.held.release()
+            self.held = None

@@ -18,7 +18,6 @@ import two_stream
 from torch import Tensor
 
 from hypic_rag import Policy, Sampling, SegmentCache, SegmentEngine
-from hypic_rag.engine import assemble
 from hypic_rag.engine.layout import LinearLayer
 from hypic_rag.prompt import Part, Prompt
 
@@ -52,8 +51,8 @@ def prompt(*lengths: int, leading: int = 20) -> Prompt:
 
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
-    [(active, _)] = engine._begin([(prompt, policy)], resume=False)
-    return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
+    [(active, _)] = engine._begin([(prompt, policy, 1)], resume=False)
+    return engine._run([active], [range(len(active.ids))])[0]
 
 
 def oracle(name: str, prompt: Prompt, policy: Policy) -> Tensor:

@@ -22,7 +22,7 @@ TOLERANCE = 1e-4
 
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
-    [(active, _)] = engine._begin([(prompt, policy)], resume=False)
+    [(active, _)] = engine._begin([(prompt, policy, 1)], resume=False)
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

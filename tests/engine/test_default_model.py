@@ -36,7 +36,7 @@ def prompt(engine: SegmentEngine, n_documents: int) -> Prompt:
 
 
 def assembled(engine: SegmentEngine, ask: Prompt, policy: Policy) -> torch.Tensor:
-    [(active, _)] = engine._begin([(ask, policy)], resume=False)
+    [(active, _)] = engine._begin([(ask, policy, 1)], resume=False)
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

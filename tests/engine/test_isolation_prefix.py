@@ -52,7 +52,7 @@ def prompt(*lengths: int, leading: int = 20) -> Prompt:
 
 def assembled(name: str, prompt: Prompt, policy: Policy) -> Tensor:
     engine = engine_of(name)
-    [(active, _)] = engine._begin([(prompt, policy)], resume=False)
+    [(active, _)] = engine._begin([(prompt, policy, 1)], resume=False)
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

@@ -82,7 +82,7 @@ BELOW, BEYOND = prompt(40, 33), prompt(40, 133, 60)
 
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
-    [(active, _)] = engine._begin([(prompt, policy)], resume=False)
+    [(active, _)] = engine._begin([(prompt, policy, 1)], resume=False)
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

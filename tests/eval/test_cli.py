@@ -18,7 +18,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("command", [[], ["quality"], ["reference"], ["ttft"], ["table"]])
+@pytest.mark.parametrize("command", [[], ["quality"], ["reference"], ["ttft"], ["gpu"], ["table"]])
 def test_help_loads_no_torch(command: list[str]) -> None:
     run = subprocess.run([sys.executable, "-c", NO_TORCH, *command, "--help"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

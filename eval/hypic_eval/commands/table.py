@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument
 
+from hypic_eval.gpu import page
 from hypic_eval.results import Results
 from hypic_eval.table import markdown
 
@@ -15,4 +16,5 @@ def run(
 ) -> None:
     """Print saved results as markdown tables."""
     for path in files:
-        typer.echo(markdown(Results.load(path)))
+        results = Results.load(path)
+        typer.echo(page.markdown(results) if results.kind == "gpu" else markdown(results))

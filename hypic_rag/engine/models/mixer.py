@@ -1,13 +1,17 @@
 """What stands in for a Hugging Face mixer: the same weights, and our ways of reading other rows."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from hypic_rag.engine import linear
+from hypic_rag.engine.context import Assembly, Context, Isolation
 from hypic_rag.engine.families.rows import Rows
 from hypic_rag.engine.layout import Layout, LinearLayer
 from hypic_rag.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from hypic_rag.engine.context import OnDevice
 
 
 class Mixer(nn.Module):
@@ -51,18 +55,30 @@ class Mixer(nn.Module):
         """(N,) int64, of the rows: global, or local in an isolated prefill."""
         return self.current.context.positions
 
+    @property
+    def on_device(self) -> "OnDevice | None":
+        """The pass, where it runs on a device's kernels and pools."""
+        context = self.current.context
+        return None if isinstance(context, Assembly | Isolation) else context
+
+    @property
+    def _in_torch(self) -> Context:
+        context = self.current.context
+        assert isinstance(context, Assembly | Isolation)
+        return context
+
     def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = True) -> Tensor:
         """The causal convolution, SiLU of it unless told. x: (N, C); weight: (C, k) or (C, 1, k)."""
         taps = weight.squeeze(1) if weight.dim() == 3 else weight
-        return linear.convolved(self.current.context, self.slot, self.layer, x, taps, bias, silu)
+        return linear.convolved(self._in_torch, self.slot, self.layer, x, taps, bias, silu)
 
     def shifted(self, x: Tensor) -> Tensor:
         """The row before each row. x: (N, C)."""
-        return linear.shifted(self.current.context, self.slot, self.layer, x)
+        return linear.shifted(self._in_torch, self.slot, self.layer, x)
 
     def recurred(self, rows: Rows) -> Tensor:
         """What the rows read of the state: (N, H, V) float32."""
-        return linear.recurred(self.current.context, self.slot, self.layer, rows)
+        return linear.recurred(self._in_torch, self.slot, self.layer, rows)
 
 
 def unit_length(x: Tensor, eps: float = 1e-6) -> Tensor:

@@ -28,17 +28,23 @@ class Projected:
 class GatedDeltaNet(Mixer):
     def sizes(self, m: Any, layout: Layout) -> LinearLayer:
         return LinearLayer(
-            gdn.FAMILY, m.num_v_heads, m.head_k_dim, m.head_v_dim, channels=m.conv_dim, kernel=m.conv_kernel_size
+            gdn.FAMILY,
+            m.num_v_heads,
+            m.head_k_dim,
+            m.head_v_dim,
+            channels=m.conv_dim,
+            kernel=m.conv_kernel_size,
+            has_kernels=True,
         )
 
-    # What differs between the models that have this mixer: projections, write strengths, and the output's names.
+    # What differs between the models that have this mixer: projections, the greatest write, and the output's names.
 
     def project(self, m: Any, x: Tensor) -> Projected:
         return Projected(m.in_proj_qkv(x), m.in_proj_z(x), m.in_proj_b(x), m.in_proj_a(x))
 
-    def strength(self, m: Any, b: Tensor) -> Tensor:
-        """Of writing, (N, H) float32."""
-        return b.sigmoid().float()
+    def max_strength(self, m: Any) -> float:
+        """Of writing: 2 lets a write turn a direction of the state around."""
+        return 1.0
 
     def output(self, m: Any, out: Tensor, z: Tensor, n: int) -> Tensor:
         """out, z: (n * H, V), what was read and its gate. Returns (n, hidden)."""
@@ -46,6 +52,9 @@ class GatedDeltaNet(Mixer):
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
         p = self.project(m, x)
+        if self.on_device is not None:
+            out = self.on_device.gated_delta(self.slot, m, p.qkv, p.a, p.b, self.max_strength(m))
+            return self.output(m, out.reshape(-1, m.head_v_dim), p.z.reshape(-1, m.head_v_dim), len(x))
         qkv = self.convolved(p.qkv, m.conv1d.weight, m.conv1d.bias)
         q, k, v = qkv.split((m.key_dim, m.key_dim, m.value_dim), dim=-1)
         q, k = (unit_length(t.reshape(-1, m.num_k_heads, m.head_k_dim)) for t in (q, k))
@@ -54,7 +63,7 @@ class GatedDeltaNet(Mixer):
             q, k = (t.repeat_interleave(repeats, dim=1) for t in (q, k))
         log_decay = -m.A_log.float().exp() * F.softplus(p.a.float() + m.dt_bias)
         v = v.reshape(-1, m.num_v_heads, m.head_v_dim).float()
-        rows = Rows(q * m.head_k_dim**-0.5, k, v, log_decay, beta=self.strength(m, p.b))
+        rows = Rows(q * m.head_k_dim**-0.5, k, v, log_decay, beta=p.b.sigmoid().float() * self.max_strength(m))
         out = self.recurred(rows).to(x.dtype).reshape(-1, m.head_v_dim)
         return self.output(m, out, p.z.reshape(-1, m.head_v_dim), len(x))
 

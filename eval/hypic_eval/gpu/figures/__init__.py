@@ -1,0 +1,1 @@
+"""One file a figure: ``measure(bench)`` gives its rows."""

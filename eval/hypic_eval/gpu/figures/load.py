@@ -1,0 +1,99 @@
+"""Many requests at once, half of each one's segments common to all: requests a second, and how long the last wait."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from hypic_eval.gpu.bench import ONE_TOKEN, WARM_UPS, Bench
+from hypic_eval.results import ResultRow
+from hypic_rag.prompt import Ids, Prompt
+
+GOAL = 3.0
+
+
+def measure(bench: Bench) -> list[ResultRow]:
+    n, n_requests = min(bench.sizes.segments), bench.sizes.requests
+    bench.say(f"load: {n_requests} prompts of {n} segments")
+    prompts = mixed_prompts(bench, n, n_requests)
+    bench.ingest(n // 2 + n_requests * (n - n // 2))
+    for i in range(WARM_UPS):
+        bench.warm(prompts[i % n_requests])
+    at_once(bench, prompts)  # sizes of passes that have not run yet are set up here
+    warm = at_once(bench, prompts)
+    bench.say(f"warm: {n_requests} requests in {max(warm):.0f} ms")
+    bench.plain.choose(prompts[0].token_ids, bench.say)
+    full = one_by_one([partial(bench.plain, prompt.token_ids) for prompt in prompts])
+    bench.say(f"full: {n_requests} requests in {max(full):.0f} ms")
+    bench.samples["ttft of requests at once, ms"] = {"warm": warm, "full": full}
+    data = f"{n_requests} requests at once, {n} segments of {bench.sizes.tokens:,}, half common"
+    p95 = {"warm": float(np.percentile(warm, 95)), "full": float(np.percentile(full, 95))}
+    rate = {"warm": 1e3 * n_requests / max(warm), "full": 1e3 * n_requests / max(full)}
+    how = {
+        "warm": "all added, then engine.step until none is left; each has one token",
+        "full": f"one after another, as a pass is bound by arithmetic; {bench.plain.way}",
+    }
+    rows = [
+        row
+        for way in ("warm", "full")
+        for row in (
+            bench.row(way, "rate", "requests/s", rate[way], how[way], data=data, arrow="↑"),
+            bench.row(way, "p95 of time to first token", "ms", p95[way], how[way], data=data),
+        )
+    ]
+    void = "" if p95["warm"] <= p95["full"] else "its p95 is above full recompute's"
+    ratio = rate["warm"] / rate["full"]
+    rows.append(
+        bench.row(
+            "warm", "rate relative to full", "x", ratio, "rates above", data=data, arrow="↑", goal=GOAL, void=void
+        )
+    )
+    own = {ids for prompt in prompts for ids in prompt.documents} - set(bench.segments(n // 2))
+    bench.forget(list(own))
+    missed = at_once(bench, prompts, warm=False)
+    missed_rate = 1e3 * n_requests / max(missed)
+    how_missed = "as warm, each one's own segments prefilled and stored first; at most 2 can be had"
+    rows.append(bench.row("half misses", "rate", "requests/s", missed_rate, how_missed, data=data, arrow="↑"))
+    ratio = missed_rate / rate["full"]
+    rows.append(bench.row("half misses", "rate relative to full", "x", ratio, "rates above", data=data, arrow="↑"))
+    return rows
+
+
+def mixed_prompts(bench: Bench, n: int, n_requests: int) -> list[Prompt]:
+    """The first half of the segments is common, but stands elsewhere in each prompt; the rest is the prompt's own."""
+    common, own = n // 2, n - n // 2
+    every = bench.segments(common + n_requests * own)
+    prompts = []
+    for i in range(n_requests):
+        first = common + i * own
+        documents: list[Ids] = [*every[:common], *every[first : first + own]]
+        turn = 5 * i % n
+        question = bench.ids(bench.sizes.question, 500_000 + i)
+        prompts.append(Prompt.build((), (*documents[turn:], *documents[:turn]), question))
+    return prompts
+
+
+def at_once(bench: Bench, prompts: Sequence[Prompt], warm: bool = True) -> list[float]:
+    """ms until each request's first token, all having come at the same moment. warm: no segment may be missing."""
+    engine = bench.engine
+    began = perf_counter()
+    waiting = {engine.add_request(prompt, ONE_TOKEN): i for i, prompt in enumerate(prompts)}
+    times = [0.0] * len(prompts)
+    while engine.has_work:
+        for output in engine.step():
+            if output.generation:
+                if warm:
+                    bench.require_warm(prompts[waiting[output.request_id]], output.generation.report)
+                times[waiting[output.request_id]] = 1e3 * (perf_counter() - began)
+    return times
+
+
+def one_by_one(runs: Sequence[Callable[[], object]]) -> list[float]:
+    """ms until each is done, all having come at the same moment and been taken in turn."""
+    began = perf_counter()
+    times = []
+    for run in runs:
+        run()
+        times.append(1e3 * (perf_counter() - began))
+    return times

@@ -1,0 +1,62 @@
+"""Assembled forwards on a GPU: states and keys in pools, kernels that read them in place, one CUDA graph a pass."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hypic_rag.engine.device import chunked, modules
+from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.errors import BadInput
+
+if TYPE_CHECKING:
+    from hypic_rag.engine.device.runner import Runner
+
+FREE_SHARE = 0.8
+"""Of the memory that is free once the model is loaded: the rest is for activations and CUDA graphs."""
+
+
+def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> "Runner | None":
+    """None where the engine's own way in torch is taken: on a CPU, and for models that the kernels do not know."""
+    if memory == 0 or (memory is None and model.device.type != "cuda") or not has_kernels(layout):
+        return None
+    from hypic_rag.engine.device.runner import Runner
+    from hypic_rag.engine.device.shapes import layer_shapes
+
+    if memory is None:
+        memory = int(FREE_SHARE * torch.cuda.mem_get_info(model.device)[0])
+    from hypic_rag.engine.experts import IMPLEMENTATION
+
+    pool = _pool(memory, layer_shapes(layout, model.dtype), model.device)
+    if getattr(model.config.get_text_config(), "_experts_implementation", None):
+        model.config.get_text_config()._experts_implementation = IMPLEMENTATION
+    if model.device.type == "cuda":
+        modules.swap(model)
+    # Its kernels solve in TF32 whatever they are given: good enough for 16 bits, a thousand times off for 32.
+    in_chunks = model.device.type == "cuda" and model.dtype.itemsize == 2 and chunked.is_there()
+    return Runner(model, layout, pool, graphs, in_chunks)
+
+
+def _pool(memory: int, layers: Any, device: torch.device) -> Any:
+    """With room for many running sequences, or where it is small for fewer. Raises BadInput where it holds none."""
+    from hypic_rag.cache.tiers.device import DevicePool
+
+    for n_sequences in (64, 16, 4):
+        with suppress(BadInput):
+            return DevicePool.within(memory, layers, device, n_sequences=n_sequences)
+    return DevicePool.within(memory, layers, device, n_sequences=1)
+
+
+def has_kernels(layout: Layout) -> bool:
+    """Whether kernels do what every layer of the model does."""
+    heads: dict[int, int] = {}
+    for layer in layout.layers:
+        if isinstance(layer, LinearLayer):
+            if not layer.has_kernels:
+                return False
+        elif isinstance(layer, AttentionLayer):
+            if layer.latent or layer.window is not None:
+                return False
+            if layer.rotary is not None and heads.setdefault(layer.rotary.index, layer.k_dim) != layer.k_dim:
+                return False
+    return layout.switch_at is None

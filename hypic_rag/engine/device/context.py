@@ -1,0 +1,71 @@
+"""What the layers of a model read during a pass on the device, and the kernels they call."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from hypic_kernels import attention, chunked_scan, gdn, scan
+from hypic_kernels.pieces import AttentionBucket
+from hypic_kernels.plan import AttentionPlan, LinearPlan
+from torch import Tensor
+
+from hypic_rag.cache.tiers.device import DevicePool
+
+if TYPE_CHECKING:
+    from hypic_rag.engine.attention import Scoring, Seat
+
+Turns = tuple[Tensor, Tensor, Tensor]
+"""cos, sin (n_turns, D) float32, and with which dim (D,) each mixes."""
+
+
+@dataclass(frozen=True)
+class DevicePass:
+    """A pass over active rows whose sequences' states and cached interiors stand in ``pool``.
+
+    positions: (N,) int64, global. turns: of each of the model's rotations. is_spliced: whether a cached interior is
+    placed in the pass.
+    """
+
+    pool: DevicePool
+    linear: LinearPlan
+    attention: AttentionPlan
+    turns: tuple[Turns, ...]
+    positions: Tensor
+    bucket: AttentionBucket
+    is_spliced: bool
+
+    def gated_delta(self, slot: int, m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float) -> Tensor:
+        """Gated DeltaNet from its projections to what the rows read, (N, H, V) of qkv's type.
+
+        slot: the layer's. m: Hugging Face's module, whose convolution and decays are read.
+        """
+        pools = self.pool.layers[slot]
+        q, k, v, log_decay, beta = gdn.prepare(
+            qkv, a, b, m.conv1d.weight.squeeze(1), m.conv1d.bias, m.A_log, m.dt_bias, self.linear, pools.slots["tail"],
+            m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength,
+        )  # fmt: skip
+        R = pools.slots["S"]
+        if self.bucket.max_rows == 1 and not self.is_spliced:  # decoding
+            return scan.scan(q, k, v, log_decay, beta, self.linear, R, None, None, "none", qkv.dtype)
+        assert pools.matrices is not None and pools.T_at is not None
+        return chunked_scan.chunked_scan(
+            q, k, v, log_decay, beta, self.linear, R, pools.matrices, pools.T_at, qkv.dtype
+        )
+
+    def attend(self, seat: "Seat", q: Tensor, k: Tensor, v: Tensor, scoring: "Scoring") -> Tensor:
+        """As ``engine.attention.attend``."""
+        pools, rotary = self.pool.layers[seat.slot].tokens, seat.layer.rotary
+        attention.store_kv(k.transpose(0, 1), v.transpose(0, 1), self.attention.kv_at, pools["K"], pools["V"])
+        cos, sin, partner = self._no_turns(q) if rotary is None else self.turns[rotary.index]
+        out = attention.spliced_attention(
+            q.transpose(0, 1), pools["K"], pools["V"], self.attention, cos, sin, partner, scoring.scale,
+            softcap=scoring.softcap, sinks=scoring.sinks, n_partial_rows=self.bucket.n_partial_rows,
+            max_rows=self.bucket.max_rows,
+        )  # fmt: skip
+        return out.transpose(0, 1)
+
+    def _no_turns(self, q: Tensor) -> Turns:
+        """For a layer without positions: turns by nothing."""
+        n, dim = self.attention.turn.shape[0], q.shape[-1]
+        cos = torch.ones(n, dim, device=q.device)
+        return cos, torch.zeros_like(cos), torch.arange(dim, dtype=torch.int32, device=q.device)

@@ -1,0 +1,127 @@
+"""From the sequences of a pass to the integers that its kernels read."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from hypic_kernels.pieces import SequenceRows, write_plan
+
+from hypic_rag.engine.assemble import Active
+from hypic_rag.engine.device.bucket import RUN, Bucket, Sizes, split_of
+from hypic_rag.engine.plan import Rows, Splice
+from hypic_rag.engine.rotary import Rotary
+
+COMPOSE = {"exact": 0, "last_state": 1, "add": 2}
+
+
+def sizes_of(batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> Sizes:
+    rows = [len(active.ids) for active in batch]
+    split = split_of(max(rows))
+    pieces = []
+    for active in batch:
+        own = len(active.state.row_positions) + len(active.ids)
+        pieces.append(sum(-(-n // split) for n in (own, *(one.n_tokens for one in active.state.interiors))))
+    return Sizes(
+        rows=sum(rows),
+        sequences=len(batch),
+        runs=sum(_most_runs(active) for active in batch),
+        pieces=sum(pieces),
+        partial_rows=sum(n * m for n, m in zip(rows, pieces, strict=True)),
+        turns=sum(len(active.state.interiors) for active in batch) or 1,
+        kept=sum(len(wanted) for wanted in keep) or 1,
+        widest=max(rows),
+        is_spliced=any(isinstance(event, Splice) for active in batch for event in active.events),
+    )
+
+
+def _most_runs(active: Active) -> int:
+    """Of the recurrence: rows in chunks, and a splice at the end of some."""
+    return sum(-(-event.n // RUN) if isinstance(event, Rows) else 1 for event in active.events)
+
+
+def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]) -> None:
+    """Everything of the bucket, its padding too; nothing is sent yet."""
+    host = bucket.host
+    n_rows = bucket.sizes.rows
+    host["reach"].fill(0)
+    host["back"].fill(-1)
+    for name in ("tail_to", "state_from", "state_to"):
+        host[name].fill(-1)
+    for name in ("end", "run_n", "ids", "positions", "kept"):
+        host[name].fill(0)
+    row = run = turn = n_kept = 0
+    described = []
+    for m, (active, wanted) in enumerate(zip(batch, keep, strict=True)):
+        state, n = active.state, len(active.ids)
+        held = state.held
+        assert held is not None
+        first, past = row, len(state.row_positions)
+        host["ids"][row : row + n] = active.ids
+        host["positions"][row : row + n] = active.positions
+        host["kept"][n_kept : n_kept + len(wanted)] = [first + i for i in wanted]
+        n_kept += len(wanted)
+        host["first_run"][m] = run
+        before = -1 if held.is_fresh else held.slot
+        stretch = opened = row
+        for event in active.events:
+            if isinstance(event, Rows):
+                host["reach"][row : row + event.n] = np.arange(row - stretch, row - stretch + event.n)
+                host["back"][row : row + event.n] = before
+                row += event.n
+            elif isinstance(event, Splice):
+                before = state.interiors[event.index].slot
+                run = _runs(bucket, run, opened, row, before, COMPOSE[active.compose])
+                stretch = opened = row
+        if row > opened:
+            run = _runs(bucket, run, opened, row, -1, 0)
+        host["reach"][n_rows + m], host["back"][n_rows + m] = row - stretch, before
+        host["end"][m] = row
+        host["state_from"][m] = -1 if held.is_fresh else held.slot
+        host["tail_to"][m] = host["state_to"][m] = held.next_slot
+        interiors = [(one.first_row, one.token_at, one.n_tokens, turn + i) for i, one in enumerate(state.interiors)]
+        described.append(SequenceRows(first, row, past, held.token_at, interiors))
+        turn += len(state.interiors)
+    host["first_run"][len(batch) :] = run
+    write_plan(host["attention"], described, bucket.sizes.attention)
+    if turn:
+        offsets = np.array([interior.offset for active in batch for interior in active.state.interiors])
+        for r, rotary in enumerate(rotaries):
+            _turns(host[f"cos{r}"], host[f"sin{r}"], rotary, offsets)
+
+
+def _runs(bucket: Bucket, run: int, start: int, stop: int, slot: int, compose: int) -> int:
+    """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Returns the next number."""
+    host = bucket.host
+    edges = [*range(start, stop, RUN), stop] if stop > start else [start, stop]
+    for first, last in pairwise(edges):
+        host["run_row"][run], host["run_n"][run] = first, last - first
+        host["run_slot"][run], host["run_compose"][run] = (slot, compose) if last == stop else (-1, 0)
+        run += 1
+    return run
+
+
+def partner(rotary: Rotary, dim: int) -> np.ndarray:
+    """(dim,) int32: with which dim of a head each is mixed by the rotation."""
+    at = np.arange(dim, dtype=np.int32)
+    n = 2 * len(rotary.inv_freq)
+    rotated = at[rotary.first : rotary.first + n]
+    if rotary.interleaved:
+        at[rotary.first : rotary.first + n] = rotated.reshape(-1, 2)[:, ::-1].reshape(-1)
+    else:
+        at[rotary.first : rotary.first + n] = np.roll(rotated, n // 2)
+    return at
+
+
+def _turns(cos: np.ndarray, sin: np.ndarray, rotary: Rotary, offsets: np.ndarray) -> None:
+    """Of the turns by ``-offset``, in float64, rounded once; as ``Rotary.turns``, and 1 and 0 where nothing turns."""
+    angles = -offsets[:, None] * rotary.inv_freq.numpy()
+    c, s = np.cos(angles), np.sin(angles)
+    n, first = len(offsets), rotary.first
+    cos[:n], sin[:n] = 1, 0
+    rotated = slice(first, first + 2 * angles.shape[1])
+    if rotary.interleaved:
+        cos[:n, rotated] = np.stack((c, c), -1).reshape(n, -1)
+        sin[:n, rotated] = np.stack((-s, s), -1).reshape(n, -1)
+    else:
+        cos[:n, rotated] = np.concatenate((c, c), -1)
+        sin[:n, rotated] = np.concatenate((-s, s), -1)

@@ -1,0 +1,197 @@
+"""The assembled forward on a GPU: static arrays by bucket, one CUDA graph each, states and keys in pools."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypic_rag.cache.tiers.device import DevicePool
+from hypic_rag.engine.assemble import Active
+from hypic_rag.engine.device.bucket import MAX_ROWS, Bucket, Sizes
+from hypic_rag.engine.device.chunked import LongPass
+from hypic_rag.engine.device.context import DevicePass
+from hypic_rag.engine.device.fill import fill, partner, sizes_of
+from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.plan import Event, Rows
+
+
+@dataclass
+class Captured:
+    """A bucket, and from its second pass on its graph with the logits (K, vocabulary) that a replay writes."""
+
+    bucket: Bucket
+    context: DevicePass
+    graph: torch.cuda.CUDAGraph | None = None
+    logits: Tensor | None = None
+    n_passes: int = 0
+
+
+@dataclass
+class Runner:
+    """graphs: whether to capture; without, every pass is launched kernel by kernel, and gives the same bits.
+
+    in_chunks: whether the first pass of a prompt of many rows goes by ``chunked``.
+    """
+
+    model: Any
+    layout: Layout
+    pool: DevicePool
+    graphs: bool = True
+    in_chunks: bool = False
+    _captured: dict[Sizes, Captured] = field(default_factory=dict)
+    _memory: Any = None
+
+    def __post_init__(self) -> None:
+        device = self.model.device
+        self.rotated_dims = tuple(rotated_dims(self.layout))
+        self.partners = tuple(
+            torch.from_numpy(partner(rotary, dim)).to(device)
+            for rotary, dim in zip(self.layout.rotaries, self.rotated_dims, strict=True)
+        )
+        self.graphs = self.graphs and device.type == "cuda"
+
+    @torch.inference_mode()
+    def run(self, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+        """As ``assemble.run``: one pass, or several where there are more than MAX_ROWS rows."""
+        kept: list[list[Tensor]] = [[] for _ in batch]
+        long = [i for i, active in enumerate(batch) if self._is_long(active)]
+        for i in long:
+            kept[i].append(self._run_long(batch[i], keep[i]))
+        waiting = [(i, piece) for i, active in enumerate(batch) if i not in long for piece in cut(active, MAX_ROWS)]
+        first_row = [0] * len(batch)
+        while waiting:
+            now, later, n_rows = list[tuple[int, Active]](), list[tuple[int, Active]](), 0
+            for i, piece in waiting:
+                taken = {j for j, _ in now} | {j for j, _ in later}
+                if i not in taken and n_rows + len(piece.ids) <= MAX_ROWS:
+                    now.append((i, piece))
+                    n_rows += len(piece.ids)
+                else:
+                    later.append((i, piece))
+            wanted = []
+            for i, piece in now:
+                stop = first_row[i] + len(piece.ids)
+                wanted.append([row - first_row[i] for row in keep[i] if first_row[i] <= row < stop])
+                first_row[i] = stop
+            logits = self._pass([piece for _, piece in now], wanted)
+            for (i, _), made in zip(now, logits, strict=True):
+                kept[i].append(made.clone() if later else made)  # the next pass may write the same memory
+            waiting = later
+        return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in kept]
+
+    def _is_long(self, active: Active) -> bool:
+        state = active.state
+        assert state.held is not None
+        many = len(active.ids) > MAX_ROWS and state.held.is_fresh and not state.interiors
+        return many and self.in_chunks
+
+    def _run_long(self, active: Active, keep: Sequence[int]) -> Tensor:
+        device, held = self.model.device, active.state.held
+        assert held is not None
+        positions = torch.tensor(active.positions, device=device)
+        with self.layout.current.during(LongPass.of(self.pool, held, positions)):
+            out = self.model(
+                input_ids=torch.tensor([active.ids], device=device),
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=torch.tensor(list(keep), device=device),
+            )
+        held.advance()
+        active.state.row_positions += active.positions
+        return out.logits[0]  # type: ignore[no-any-return]
+
+    def _pass(self, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+        sizes = sizes_of(batch, keep).rounded()
+        captured = self._captured.get(sizes)
+        if captured is None:
+            captured = self._captured[sizes] = self._open(sizes)
+        fill(captured.bucket, batch, keep, self.layout.rotaries)
+        captured.bucket.send()
+        if captured.graph is not None:
+            captured.graph.replay()
+        elif self.graphs and captured.n_passes:  # the first pass has compiled and tuned what it launches
+            self._capture(captured).replay()
+        else:
+            captured.logits = self._forward(captured)
+        captured.n_passes += 1
+        for active in batch:
+            assert active.state.held is not None
+            active.state.held.advance()
+            active.state.row_positions += active.positions
+        assert captured.logits is not None
+        lengths = [len(rows) for rows in keep]
+        return list(captured.logits[: sum(lengths)].split(lengths))
+
+    def _open(self, sizes: Sizes) -> Captured:
+        bucket = Bucket(sizes, self.rotated_dims, self.model.device)
+        turns = tuple((*tables, of) for tables, of in zip(bucket.turns, self.partners, strict=True))
+        return Captured(
+            bucket,
+            DevicePass(
+                self.pool, bucket.linear, bucket.attention, turns, bucket.positions, sizes.attention, sizes.is_spliced
+            ),
+        )
+
+    def _forward(self, captured: Captured) -> Tensor:
+        bucket = captured.bucket
+        with self.layout.current.during(captured.context):
+            out = self.model(
+                input_ids=bucket.ids[None],
+                position_ids=bucket.positions[None],
+                use_cache=False,
+                logits_to_keep=bucket.kept,
+            )
+        return out.logits[0]  # type: ignore[no-any-return]
+
+    def _capture(self, captured: Captured) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            captured.logits = self._forward(captured)
+        self._memory = self._memory or graph.pool()
+        captured.graph = graph
+        return graph
+
+
+def cut(active: Active, max_rows: int) -> list[Active]:
+    """The same sequence in passes of at most ``max_rows`` rows each, one after the other."""
+    if len(active.ids) <= max_rows:
+        return [active]
+    pieces: list[Active] = []
+    events: list[Event] = []
+    start = n = 0
+
+    def close() -> None:
+        nonlocal start, n, events
+        pieces.append(
+            replace(active, ids=active.ids[start : start + n], positions=active.positions[start : start + n],
+                    events=events)
+        )  # fmt: skip
+        start, n, events = start + n, 0, []
+
+    for event in active.events:
+        if not isinstance(event, Rows):
+            events.append(event)
+            continue
+        left = event.n
+        while left:
+            here = min(left, max_rows - n)
+            events.append(Rows(here))
+            n, left = n + here, left - here
+            if n == max_rows:
+                close()
+    if n or events:
+        close()
+    return pieces
+
+
+def rotated_dims(layout: Layout) -> list[int]:
+    """Of each of the model's rotations, the head size of the layers that use it."""
+    return [
+        next(
+            layer.k_dim for layer in layout.layers
+            if isinstance(layer, AttentionLayer) and layer.rotary is rotary
+        )
+        for rotary in layout.rotaries
+    ]  # fmt: skip

@@ -1,0 +1,23 @@
+"""What the device's pools must hold of each layer of a model."""
+
+import torch
+
+from hypic_rag.cache.tiers.slabs import LayerShapes
+from hypic_rag.engine.layout import FLOAT32, AttentionLayer, Layer, Layout
+
+
+def layer_shapes(layout: Layout, dtype: torch.dtype) -> list[LayerShapes]:
+    """Of each layer's entries. dtype: the model's; states and transitions are float32 whatever it is."""
+    return [_shapes(layer, dtype) for layer in layout.layers]
+
+
+def _shapes(layer: Layer, dtype: torch.dtype) -> LayerShapes:
+    kept = {
+        name: (shape, torch.float32 if name in FLOAT32 else dtype) for name, shape in layer.shapes(n_tokens=1).items()
+    }
+    if isinstance(layer, AttentionLayer):
+        return LayerShapes(tokens={name: ((H, D), of) for name, ((H, _, D), of) in kept.items()})
+    if layer.family is None or layer.family.transition.name != "dense":
+        return LayerShapes(slots=kept)
+    del kept["T"]
+    return LayerShapes(slots=kept, matrices=(layer.n_heads, layer.k_dim))

@@ -1,0 +1,1 @@
+"""Triton kernels of the assembled forward, each with its torch reference beside it."""

@@ -1,0 +1,271 @@
+"""The recurrence of a linear layer over a pass: rows one at a time, and between them the splices ``R = T R + S``."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hypic_kernels.plan import LinearPlan
+
+
+def scan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor | None,
+    plan: LinearPlan,
+    S: Tensor,
+    T: Tensor | None,
+    T_at: Tensor | None,
+    form: str,
+    dtype: torch.dtype,
+    block_v: int = 16,
+    tile: int = 32,
+    precision: str = "tf32x3",
+    num_warps: int = 4,
+    num_stages: int = 2,
+) -> Tensor:
+    """What each row reads of the state behind it, ``q^T R``, where a row makes of R
+
+        g R + k v^T                                     without beta
+        g R + beta k (v - k^T g R)^T                    with it: the delta rule
+
+    q: (N, Hq, K); k: (N, Hk, K); heads of q and k serve H / Hq and H / Hk value heads. v: (N, H, V). log_decay: of g,
+    (N, H) or (N, H, K) float32. beta: (N, H) float32. S: (n_slots, H, K, V) float32, states read and written as the
+    plan says. T, of what the plan composes exactly, float32: ``dense`` (n_matrices, K, K), T_at (n_slots, H) int32 a
+    head's matrix or -1 for a T of zero; ``diagonal`` (n_slots, H, K); ``scalar`` (n_slots, H). ``none``: T is None and
+    no run has a splice (decoding), for which a program needs fewer registers.
+
+    Returns (N, H, V) in ``dtype``; the rows behind the last run are zero. All is computed in float32.
+    block_v: columns of R a program (they are independent: T acts on K). tile: columns of T at a time. precision: of
+    the dense product, Triton's input_precision. num_stages: tiles of T on their way.
+    Sources: Gated DeltaNet, arXiv 2412.06464; HYPIC, arXiv 2607.01299, Eq. 6. Oracle: scan_reference.scan.
+    """
+    n, n_heads, v_dim = v.shape
+    k_dim = k.shape[-1]
+    assert S.shape[1:] == (n_heads, k_dim, v_dim), (S.shape, n_heads, k_dim, v_dim)
+    assert n_heads % q.shape[1] == n_heads % k.shape[1] == 0, (n_heads, q.shape, k.shape)
+    assert all(t is None or t.is_contiguous() for t in (q, k, v, log_decay, beta, S, T, T_at))
+    assert form in ("dense", "diagonal", "scalar", "none"), form
+    assert (form == "dense") == (T_at is not None) and (form == "none") == (T is None), (form, T is None, T_at is None)
+    out = torch.empty(n, n_heads, v_dim, dtype=dtype, device=v.device)
+    n_sequences = len(plan.end)
+    width = max(16, triton.next_power_of_2(k_dim))
+    grid = (triton.cdiv(v_dim, block_v), n_heads, n_sequences + 1)
+    _scan[grid](
+        q,
+        k,
+        v,
+        log_decay,
+        beta,
+        out,
+        S,
+        T,
+        T_at,
+        plan.run_row,
+        plan.run_n,
+        plan.run_slot,
+        plan.run_compose,
+        plan.first_run,
+        plan.state_from,
+        plan.state_to,
+        n,
+        len(plan.run_row),
+        n_sequences,
+        n_heads,
+        q.shape[1],
+        k.shape[1],
+        K=k_dim,
+        V=v_dim,
+        BK=width,
+        BV=block_v,
+        TILE=min(tile, width),
+        RUNS=triton.next_power_of_2(len(plan.run_row)),
+        DELTA=beta is not None,
+        CHANNELS=log_decay.dim() == 3,
+        FORM=form,
+        PRECISION=precision,
+        num_warps=num_warps,
+        num_stages=num_stages,
+    )
+    return out
+
+
+@triton.jit
+def _scan(
+    q,
+    k,
+    v,
+    log_decay,
+    beta,
+    out,
+    S,
+    T,
+    T_at,
+    run_row,
+    run_n,
+    run_slot,
+    run_compose,
+    first_run,
+    state_from,
+    state_to,
+    n_rows,
+    n_runs,
+    n_sequences,
+    n_heads,
+    n_q_heads,
+    n_k_heads,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    TILE: tl.constexpr,
+    RUNS: tl.constexpr,
+    DELTA: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    FORM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    h = tl.program_id(1)
+    m = tl.program_id(2)
+    columns = tl.program_id(0) * BV + tl.arange(0, BV)
+    mask_v = columns < V
+    if m == n_sequences:  # the padding's rows
+        runs = tl.arange(0, RUNS)
+        used = runs < tl.load(first_run + n_sequences)
+        stop = tl.load(run_row + runs, mask=used, other=0) + tl.load(run_n + runs, mask=used, other=0)
+        for row in range(tl.max(stop, axis=0), n_rows):
+            zero = tl.zeros((BV,), out.dtype.element_ty)
+            tl.store(out + (row * n_heads + h) * V + columns, zero, mask=mask_v)
+        return
+    to = tl.load(state_to + m)
+    if to < 0:
+        return
+
+    # Tiles of T and S are found as base + slot; a program's columns of state_to's R are its own.
+    channels = tl.arange(0, BK)
+    mask_k = channels < K
+    inside = h * K * V + channels[:, None] * V + columns[None, :]
+    mask = mask_k[:, None] & mask_v[None, :]
+    start = tl.load(state_from + m)
+    R = tl.load(S + start.to(tl.int64) * n_heads * K * V + inside, mask=mask & (start >= 0), other=0.0)
+
+    # What a run needs is asked for one run ahead, and a row's vectors one row ahead: each is behind a chain of loads.
+    first = tl.load(first_run + m)
+    last = tl.load(first_run + m + 1)
+    at = -1
+    row, n, slot, compose = _run(run_row, run_n, run_slot, run_compose, first, n_runs)
+    if FORM == "dense":
+        at = tl.load(T_at + slot * n_heads + h, mask=slot >= 0, other=-1)
+    qt, kt, vt, gt, bt = _row(
+        q, k, v, log_decay, beta, row, n_rows, h, n_heads, n_q_heads, n_k_heads, channels, columns, mask_k, mask_v,
+        K, V, DELTA, CHANNELS,
+    )  # fmt: skip
+    for run in range(first, last):
+        next_row, next_n, next_slot, next_compose = _run(run_row, run_n, run_slot, run_compose, run + 1, n_runs)
+        if FORM != "none":
+            interior = tl.load(S + slot.to(tl.int64) * n_heads * K * V + inside, mask=mask & (slot >= 0), other=0.0)
+        for i in range(n):
+            following = tl.where(i + 1 < n, row + i + 1, next_row)
+            qn, kn, vn, gn, bn = _row(
+                q, k, v, log_decay, beta, following, n_rows, h, n_heads, n_q_heads, n_k_heads, channels, columns,
+                mask_k, mask_v, K, V, DELTA, CHANNELS,
+            )  # fmt: skip
+            if CHANNELS:
+                R *= gt[:, None]
+            else:
+                R *= gt
+            written = vt
+            if DELTA:
+                written = bt * (vt - tl.sum(R * kt[:, None], axis=0))
+            R += kt[:, None] * written[None, :]
+            read = tl.sum(R * qt[:, None], axis=0)
+            place = ((row + i).to(tl.int64) * n_heads + h) * V
+            tl.store(out + place + columns, read.to(out.dtype.element_ty), mask=mask_v)
+            qt, kt, vt, gt, bt = qn, kn, vn, gn, bn
+        if n == 0:
+            qt, kt, vt, gt, bt = _row(
+                q, k, v, log_decay, beta, next_row, n_rows, h, n_heads, n_q_heads, n_k_heads, channels, columns,
+                mask_k, mask_v, K, V, DELTA, CHANNELS,
+            )  # fmt: skip
+        next_at = -1
+        if FORM == "dense":
+            next_at = tl.load(T_at + next_slot * n_heads + h, mask=next_slot >= 0, other=-1)
+        if FORM != "none":  # noqa: SIM102, a constant
+            if slot >= 0:
+                if compose == 2:
+                    R += interior
+                elif compose == 1:
+                    R = interior
+                elif FORM == "scalar":
+                    R = R * tl.load(T + slot * n_heads + h) + interior
+                elif FORM == "diagonal":
+                    factor = tl.load(T + (slot.to(tl.int64) * n_heads + h) * K + channels, mask=mask_k, other=0.0)
+                    R = R * factor[:, None] + interior
+                else:
+                    carried = tl.zeros((BK, BV), tl.float32)
+                    if at >= 0:
+                        # A register tile has no slices, so R goes through its place in state_to, this program's own.
+                        own = S + to.to(tl.int64) * n_heads * K * V + h * K * V + columns[None, :]
+                        tl.store(own + channels[:, None] * V, R, mask=mask)
+                        tl.debug_barrier()
+                        for j in range(0, K, TILE):
+                            inner = j + tl.arange(0, TILE)
+                            entries = at.to(tl.int64) * K * K + channels[:, None] * K + inner[None, :]  # type: ignore[attr-defined]
+                            part = tl.load(T + entries, mask=mask_k[:, None] & (inner < K)[None, :], other=0.0)
+                            rows = tl.load(
+                                own + inner[:, None] * V, mask=(inner < K)[:, None] & mask_v[None, :], other=0.0
+                            )
+                            carried = tl.dot(part, rows, carried, input_precision=PRECISION)
+                        tl.debug_barrier()
+                    R = carried + interior
+        row, n, slot, compose, at = next_row, next_n, next_slot, next_compose, next_at
+    tl.store(S + to.to(tl.int64) * n_heads * K * V + inside, R, mask=mask)
+
+
+@triton.jit
+def _run(run_row, run_n, run_slot, run_compose, run, n_runs):
+    """The row, number of rows, slot and composition of a run; beyond the last of all runs it is the last."""
+    run = tl.minimum(run, n_runs - 1)
+    return tl.load(run_row + run), tl.load(run_n + run), tl.load(run_slot + run), tl.load(run_compose + run)
+
+
+@triton.jit
+def _row(
+    q,
+    k,
+    v,
+    log_decay,
+    beta,
+    row,
+    n_rows,
+    h,
+    n_heads,
+    n_q_heads,
+    n_k_heads,
+    channels,
+    columns,
+    mask_k,
+    mask_v,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    DELTA: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """q, k, v, g, beta of a row and value head, in float32; of some row where there is none such."""
+    row = tl.minimum(tl.maximum(row, 0), n_rows - 1).to(tl.int64)
+    q_head = row * n_q_heads + h // (n_heads // n_q_heads)
+    k_head = row * n_k_heads + h // (n_heads // n_k_heads)
+    head = row * n_heads + h
+    qt = tl.load(q + q_head * K + channels, mask=mask_k, other=0.0).to(tl.float32)
+    kt = tl.load(k + k_head * K + channels, mask=mask_k, other=0.0).to(tl.float32)
+    vt = tl.load(v + head * V + columns, mask=mask_v, other=0.0).to(tl.float32)
+    if CHANNELS:
+        gt = tl.load(log_decay + head * K + channels, mask=mask_k, other=0.0).to(tl.float32)
+    else:
+        gt = tl.load(log_decay + head).to(tl.float32)
+    bt = 1.0
+    if DELTA:
+        bt = tl.load(beta + head).to(tl.float32)
+    return qt, kt, vt, tl.exp(gt), bt

@@ -1,0 +1,212 @@
+"""The GPU's figures in miniature on a CPU: every path runs, and what a figure rests on is checked."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypic_eval.cli import main
+from hypic_eval.commands import gpu as command
+from hypic_eval.gpu import page, shape
+from hypic_eval.gpu.bench import Bench, Sizes, make
+from hypic_eval.gpu.checks import Check
+from hypic_eval.gpu.figures import ttft
+from hypic_eval.gpu.floor import active_rows, experts_touched, weight_bytes
+from hypic_eval.gpu.plain import Plain, Way, relative_error
+from hypic_eval.gpu.run import FIGURES, void_where
+from hypic_eval.gpu.trace import read
+from hypic_eval.results import Results
+from hypic_eval.ttft import WrongPath
+
+from hypic_rag.prompt import Prompt
+
+CPU = torch.device("cpu")
+TINY = Sizes(segments=(2, 3), tokens=24, question=9, repetitions=1, requests=2, decoded=2)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return make("tiny", shape.config_of("tiny"), TINY, CPU, torch.float32, None, counts=False, say=lambda text: None)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["hypic-eval", "gpu", *arguments])
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_every_figure_runs_on_a_cpu_in_miniature(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "gpu.json"
+    small = ["--segments", "2,3", "--tokens", "24", "--question", "9", "--n", "1", "--requests", "2"]
+    code = run(monkeypatch, "--shape", "tiny", "--device", "cpu", *small, "--out", str(out))
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    results = Results.load(out)
+    assert [row.goal for row in results.rows] == [None] * len(results.rows)  # no goal is met by a tiny model
+    assert {row.settings["how"] for row in results.rows} >= {ttft.HOW_WARM}
+    assert all(detail[""] == "holds" for detail in results.details) and len(results.details) == 7
+    saved = json.loads(out.read_text())["rows"]
+    assert {"warm", "full", "prefill", "stored", "spliced", "contiguous"} <= {row["mode"] for row in saved}
+    assert told.out.startswith("| figure | goal | value | floor | n | how it was measured |")
+    assert "figure load: saved" in told.err
+    assert main_table(monkeypatch, capsys, out) == told.out
+
+
+def main_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: Path) -> str:
+    monkeypatch.setattr(sys, "argv", ["hypic-eval", "table", str(out)])
+    with pytest.raises(SystemExit):
+        main()
+    return capsys.readouterr().out
+
+
+def test_the_command_knows_the_figures_without_torch() -> None:
+    assert tuple(FIGURES) == command.FIGURES
+
+
+REFUSED = {
+    "no GPU": (["--out", "x.json"], "needs one of 100 GB"),
+    "the full shape on a CPU": (["--device", "cpu"], "add --shape tiny"),
+    "an unknown figure": (["--only", "ttft,speed"], "there is no figure speed"),
+    "one segment": (["--segments", "1"], "numbers of 2 or more"),
+    "no number": (["--segments", "many"], "numbers of 2 or more"),
+}
+
+
+@pytest.mark.parametrize("arguments, told", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_measured_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run(monkeypatch, *arguments) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_the_full_shape_is_the_one_of_the_defaults() -> None:
+    config = shape.config_of("full")
+    kinds = config.layer_types
+    assert (len(kinds), kinds.count("linear_attention"), config.hidden_size, config.num_experts) == (40, 30, 2048, 256)
+    assert config.max_position_embeddings > 32 * 1024 + 64
+    assert shape.config_of("full", num_hidden_layers=8, hidden_size=None).num_hidden_layers == 8
+
+
+def test_memory_lives_at_512_tokens(bench: Bench) -> None:
+    """Half-lives are the shape's whatever the input; 40 to 65% of T are alive."""
+    ids = bench.ids(512, 9)
+    bench.engine.prefill([ids])
+    found: Any = bench.engine.cache.lookup(bench.engine.segment_key(ids))
+    norms = torch.cat(
+        [layer.tensors["T"].flatten(1).norm(dim=1) for layer in found.entry.layers if layer.family == "gdn"]
+    )
+    assert 0.4 <= float((norms >= 1e-4).float().mean()) <= 0.65
+
+
+def test_rotation_is_not_drawn(bench: Bench) -> None:
+    model = bench.plain.model
+    dims = int(model.config.head_dim * 0.25)
+    wanted = model.config.rope_parameters["rope_theta"] ** (-torch.arange(0, dims, 2) / dims)
+    assert torch.allclose(model.model.rotary_emb.inv_freq, wanted)
+
+
+def test_the_plain_model_has_the_weights_once() -> None:
+    model = shape.build(shape.config_of("tiny"), CPU, torch.float32)
+    plain = Plain(model)
+    pairs = zip(model.parameters(), plain.model.parameters(), strict=True)
+    assert all(a is b for a, b in pairs)
+    assert model.config._attn_implementation == "hypic"
+    assert (plain.model.config._attn_implementation, plain.uses_fla) == ("sdpa", False)
+
+
+def test_chunks_give_the_same_logits(bench: Bench) -> None:
+    ids, plain = bench.ids(50, 1), bench.plain
+    whole = plain.logits(ids)
+    plain.way = Way(chunk=16)
+    chunked = plain.logits(ids)
+    plain.way = Way()
+    assert relative_error(chunked, whole) < 1e-5
+    assert relative_error(plain.logits(bench.ids(50, 2)), whole) > 0.5
+
+
+def test_a_way_that_computes_something_else_is_not_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    plain, ids = bench.plain, bench.ids(40, 1)
+    tried = {Way(): 1e9}
+    plain._try(Way(chunk=16), ids, -plain.logits(ids), tried, told.append)
+    assert list(tried) == [Way()] and "not used" in told[0]
+    plain._try(Way(fused=True), ids, plain.logits(ids), tried, told.append)  # there is no fla here
+    assert list(tried) == [Way()] and "ModuleNotFoundError" in told[1]
+    plain.way = Way()
+
+
+def test_warm_is_timed_warm_only(bench: Bench) -> None:
+    prompt = Prompt.build((), [bench.ids(24, 77)], bench.ids(9, 78))
+    with pytest.raises(WrongPath, match=r"should compute 17 rows, and 41 were"):
+        bench.warm(prompt)
+    assert bench.warm(prompt) > 0
+
+
+def test_floor_counts_what_is_read(bench: Bench) -> None:
+    prompt = Prompt.build((1, 2, 3), [bench.ids(24, 1), bench.ids(5, 2)], bench.ids(2, 3))
+    assert active_rows(prompt, 8) == [*range(3, 11), *range(27, 32), 32, 33]
+    touched = experts_touched(bench.plain, prompt, 8)
+    assert len(touched) == 4 and all(4 <= n <= 16 for n in touched)
+    model = bench.plain.model
+    everything = sum(weight.nbytes for weight in model.parameters()) - model.get_input_embeddings().weight.nbytes
+    assert weight_bytes(model, [16] * 4) == everything
+    assert weight_bytes(model, touched) < weight_bytes(model, [n + 1 for n in touched])
+
+
+def test_a_slow_baseline_does_not_count(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "counts", True)
+    assert "without flash-linear-attention" in ttft.why_void(bench, 16, 400.0)
+    monkeypatch.setattr(Plain, "uses_fla", True)
+    assert ttft.why_void(bench, 16, 400.0) == ""
+    assert "more than 500 does not count" in ttft.why_void(bench, 16, 501.0)
+    row = bench.row("warm", "times", "x", [11.0, 12.0, 13.0], "so", arrow="↑", goal=10, floor=20, void="it is slow")
+    assert page.line(row) == [
+        "warm, times",
+        "≥ 10: does not count: it is slow",
+        "12.00x [11.50, 12.50]",
+        "20.00x",
+        "3",
+        "so",
+    ]
+
+
+def test_a_failed_check_voids_what_follows(bench: Bench) -> None:
+    row = bench.row("warm", "time", "ms", 1.0, "so")
+    assert void_where(row, ["figure ttft: OutOfMemoryError"]).settings["void"] == ""
+    assert void_where(row, ["check: logits"]).settings["void"] == "check: logits"
+    assert not Check("x", float("nan"), 1.0).holds and not Check("x", float("nan"), 1.0, at_least=True).holds
+
+
+def test_a_trace_is_summed() -> None:
+    def event(cat: str, name: str, ts: float = 0, dur: float = 0) -> dict[str, Any]:
+        return {"cat": cat, "name": name, "ts": ts, "dur": dur}
+
+    trace = read(
+        [
+            event("kernel", "a", 100, 10),
+            event("kernel", "b", 105, 10),
+            event("kernel", "a", 125, 5),
+            event("gpu_memcpy", "Memcpy DtoH", 130, 20),
+            event("cuda_runtime", "cudaLaunchKernelExC"),
+            event("cuda_runtime", "cudaGraphLaunch"),
+            event("cuda_driver", "cuLaunchKernelEx"),
+            event("cuda_runtime", "cudaMemcpyAsync"),
+            {"ph": "M", "name": "process_name"},
+        ],
+        ("kernel",),
+    )
+    close: Callable[[float], Any] = lambda value: pytest.approx(value, abs=1e-9)  # noqa: E731
+    assert (trace.kernel_ms, trace.copy_ms) == (close(0.025), close(0.020))
+    assert (trace.span_ms(), trace.busy_ms()) == (close(0.050), close(0.040))
+    assert trace.by_name()[:2] == [("Memcpy DtoH", 1, close(0.020)), ("a", 2, close(0.015))]
+    assert (trace.n_launches, trace.launches["cudaLaunchKernel"]) == (3, 1)

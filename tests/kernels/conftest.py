@@ -1,0 +1,6 @@
+"""What the kernels' tests share lies beside them."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # linear_plans is a module of these tests
