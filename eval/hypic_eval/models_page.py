@@ -67,7 +67,7 @@ table of tests (`tests/engine/test_architectures.py`) as a tiny random model wit
 segment with its question, full mode and greedy decoding against the plain Hugging Face model; every
 composition and length against the two-stream oracle, which the plain model itself runs; entries across
 neighbours, order, requests at once, and from disk. The classes of flash-linear-attention go through the
-same table in `tests/engine/with_fla/`.
+same table in `tests/engine/with_fla/`, with its naive functions on a CPU and its own kernels on a GPU.
 """
 
 

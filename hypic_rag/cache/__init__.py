@@ -4,12 +4,14 @@ from hypic_rag.cache.cache import SegmentCache
 from hypic_rag.cache.entry import Entry, LayerEntry
 from hypic_rag.cache.key import FORMAT_VERSION, SegmentKey
 from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, TierStats
+from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.disk import DiskTier
 from hypic_rag.cache.tiers.host import HostTier
 
 __all__ = [
     "FORMAT_VERSION",
     "CacheStats",
+    "DevicePool",
     "DiskTier",
     "Entry",
     "Hit",

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,6 +11,7 @@ from typing import Self
 from hypic_rag.cache.entry import Entry, pack, require_same_segment, unpack
 from hypic_rag.cache.key import SegmentKey
 from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Tier, TierStats
+from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.disk import DiskTier
 from hypic_rag.cache.tiers.host import HostTier
 
@@ -25,6 +27,7 @@ class SegmentCache:
         self.host = host
         self.disk = disk
         self._lock = threading.RLock()  # of the host tier and the counts; never held while a file is read
+        self._pools: list[tuple[DevicePool, AbstractContextManager[object]]] = []
         self._hits: Counter[Tier] = Counter()
         self._misses: Counter[str] = Counter()
 
@@ -76,6 +79,10 @@ class SegmentCache:
         with self._lock:
             return self.host.put(key.digest, stored)
 
+    def attach(self, pool: DevicePool, lock: AbstractContextManager[object]) -> None:
+        """Of an engine on a GPU, which looks there first: what is discarded here leaves the pool too. lock: its own."""
+        self._pools.append((pool, lock))
+
     def contains(self, key: SegmentKey) -> Tier | None:
         """The tier that has the entry, by its index only: a lookup may still find the file bad."""
         with self._lock:
@@ -90,7 +97,11 @@ class SegmentCache:
             on_disk = self.disk is not None and self.disk.discard([digest]) > 0
             with self._lock:
                 in_memory = self.host.discard(digest, Miss("deleted"))
-            n_removed += on_disk or in_memory
+            on_device = False
+            for pool, lock in self._pools:
+                with lock:
+                    on_device |= pool.discard(digest)
+            n_removed += on_disk or in_memory or on_device
         return n_removed
 
     def reject(self, key: SegmentKey, reason: str, detail: str) -> Miss:
@@ -119,7 +130,11 @@ class SegmentCache:
         with self._lock:
             hits, misses = self._hits.copy(), dict(self._misses)
             host = TierStats(len(self.host), self.host.nbytes, self.host.budget, hits["host"])
-        tiers: dict[Tier, TierStats] = {"host": host}
+        tiers: dict[Tier, TierStats] = {}
+        for pool, lock in self._pools:
+            with lock:
+                tiers["device"] = pool.stats()
+        tiers["host"] = host
         if self.disk is not None:
             tiers["disk"] = TierStats(*self.disk.totals(), self.disk.budget, hits["disk"])
         return CacheStats(tiers, misses)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from hypic_rag.cache.entry import Entry
 
-Tier = Literal["host", "disk"]
+Tier = Literal["device", "host", "disk"]
 
 
 @dataclass(frozen=True, eq=False)

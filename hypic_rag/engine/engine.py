@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hypic_rag.cache import SegmentCache, SegmentKey
-from hypic_rag.cache.tiers.device import DevicePool, Resident
+from hypic_rag.cache.tiers.device import Resident
 from hypic_rag.config import format_bytes
 from hypic_rag.engine import assemble, load, models
 from hypic_rag.engine.calibration.in_force import policy_in_force
@@ -37,6 +37,9 @@ from hypic_rag.engine.segments import Fetched, Segments
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Ids, Kind, Part, Prompt, PromptFormat
+
+if TYPE_CHECKING:
+    from hypic_rag.engine.device.runner import Runner
 
 DEFAULT_CONVERSATION_BYTES = 512 << 20
 
@@ -102,12 +105,14 @@ class SegmentEngine:
             namespace=namespace,
         )
         self.conversations = Conversations(conversation_budget)
+        self._lock = threading.RLock()
         self.runner = runner_for(self.model, self.layout, device_memory, graphs)
+        if self.runner is not None:
+            self.cache.attach(self.runner.pool, self._lock)
         in_chunks = self.runner is not None and self.runner.in_chunks
         self.segments = Segments(self.model, self.layout, self.cache, template, deterministic, in_chunks)
         self._requests: dict[int, Request] = {}
         self._next_id = 0
-        self._lock = threading.RLock()
 
     @classmethod
     def from_pretrained(
@@ -363,7 +368,7 @@ class SegmentEngine:
         cached parts, all in the device's pools. Held conversations give way; None where it still does not fit."""
         assert self.runner is not None
         while True:
-            placed = self._try_to_place(state, parts, policy, limit, self.runner.pool)
+            placed = self._try_to_place(state, parts, policy, limit, self.runner)
             if placed is not None:
                 return placed[0], parts, placed[1]
             if not self.conversations.drop():
@@ -372,16 +377,16 @@ class SegmentEngine:
                 state, parts = SequenceState(), merge_live(prompt.parts, policy.mode)
 
     def _try_to_place(
-        self, state: SequenceState, parts: Sequence[Part], policy: Policy, limit: int, pool: DevicePool
+        self, state: SequenceState, parts: Sequence[Part], policy: Policy, limit: int, runner: "Runner"
     ) -> tuple[SequenceState, Fetched] | None:
         own = len(state.row_positions)
         seams = [(part, assemble.cached_seam(part, policy)) for part in parts]
         n_tokens = own + limit + sum(len(part.ids) if seam is None else seam for part, seam in seams)
-        held = Held.take(pool, n_tokens) if state.held is None else state.held.copy(own, n_tokens)
+        held = Held.take(runner.pool, n_tokens) if state.held is None else state.held.copy(own, n_tokens)
         if held is None:
             return None
         wanted = [(part, seam) for part, seam in seams if seam is not None]
-        found = self.segments.place(wanted, policy.isolation_prefix, pool)
+        found = self.segments.place(wanted, policy.isolation_prefix, runner.pool, runner.dead_below)
         if found is None:
             held.release()
             return None

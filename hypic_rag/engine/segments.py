@@ -50,7 +50,9 @@ class Segments:
         prefix = prefix if part.kind == "document" else ()
         return replace(self.template, token_ids=part.ids, kind=part.kind, seam_tokens=seam, isolation_prefix=prefix)
 
-    def place(self, wanted: Iterable[tuple[Part, int]], prefix: Ids, pool: DevicePool) -> Fetched | None:
+    def place(
+        self, wanted: Iterable[tuple[Part, int]], prefix: Ids, pool: DevicePool, dead_below: float
+    ) -> Fetched | None:
         """As ``fetch``, into the pool, where each is pinned once; None, with nothing pinned, if they do not fit."""
         seams = dict(wanted)
         placed = Fetched()
@@ -69,7 +71,7 @@ class Segments:
         made = self._make(missing)  # what was just made is on the device already
         for part, entry in chain(found.entries.items(), ((part, made) for part, _, made in made)):
             assert isinstance(entry, Entry)
-            resident = pool.put(self.key(part, seams[part], prefix).digest, entry)
+            resident = pool.put(self.key(part, seams[part], prefix).digest, entry, dead_below)
             if resident is None:
                 for one in placed.entries.values():
                     assert isinstance(one, Resident)

@@ -1,1 +1,1 @@
-"""Where entries live: this process's memory (host) and a folder (disk)."""
+"""Where entries live: a GPU's pools (device), this process's memory (host) and a folder (disk)."""

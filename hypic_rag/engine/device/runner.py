@@ -32,7 +32,7 @@ class Captured:
 class Runner:
     """graphs: whether to capture; without, every pass is launched kernel by kernel, and gives the same bits.
 
-    in_chunks: whether the first pass of a prompt of many rows goes by ``chunked``.
+    in_chunks: whether the first pass of a prompt of many rows goes by ``chunked``. dead_below: see ``DevicePool.put``.
     """
 
     model: Any
@@ -40,6 +40,7 @@ class Runner:
     pool: DevicePool
     graphs: bool = True
     in_chunks: bool = False
+    dead_below: float = 0.0
     _captured: dict[Sizes, Captured] = field(default_factory=dict)
     _memory: Any = None
 
