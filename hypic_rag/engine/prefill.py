@@ -1,6 +1,7 @@
 """Isolated prefill: many segments in one packed forward, each from a zero state, into cache entries."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from hypic_rag.cache import Entry, LayerEntry
 from hypic_rag.engine.context import Isolation
 from hypic_rag.engine.device.chunked import DeviceIsolation
+from hypic_rag.engine.device.patience import patience
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.plan import Event, Mark, Rows, build
 from hypic_rag.prompt import Ids
@@ -52,7 +54,7 @@ def prefill(
         context = Isolation(plan, positions, tuple(before + seam for before, seam, _ in sizes))
     rows = [token for prefix, ids in zip(prefixes, segments, strict=True) for token in (*prefix, *ids)]
     ids = torch.tensor([rows], device=model.device)
-    with layout.current.during(context):
+    with patience() if in_chunks else nullcontext(), layout.current.during(context):
         model.base_model(input_ids=ids, position_ids=positions[None], use_cache=False)
     entries = []
     for s, (segment, seam) in enumerate(zip(segments, seams, strict=True)):

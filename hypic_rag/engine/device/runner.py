@@ -13,6 +13,7 @@ from hypic_rag.engine.device.bucket import MAX_ROWS, Bucket, Sizes
 from hypic_rag.engine.device.chunked import LongPass
 from hypic_rag.engine.device.context import DevicePass
 from hypic_rag.engine.device.fill import fill, partner, sizes_of
+from hypic_rag.engine.device.patience import patience
 from hypic_rag.engine.layout import AttentionLayer, Layout
 from hypic_rag.engine.plan import Event, Rows
 
@@ -92,7 +93,7 @@ class Runner:
         device, held = self.model.device, active.state.held
         assert held is not None
         positions = torch.tensor(active.positions, device=device)
-        with self.layout.current.during(LongPass.of(self.pool, held, positions)):
+        with patience(), self.layout.current.during(LongPass.of(self.pool, held, positions)):
             out = self.model(
                 input_ids=torch.tensor([active.ids], device=device),
                 position_ids=positions[None],
@@ -115,7 +116,8 @@ class Runner:
         elif self.graphs and captured.n_passes:  # the first pass has compiled and tuned what it launches
             self._capture(captured).replay()
         else:
-            captured.logits = self._forward(captured)
+            with patience():
+                captured.logits = self._forward(captured)
         captured.n_passes += 1
         for active in batch:
             assert active.state.held is not None

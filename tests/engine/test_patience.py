@@ -1,0 +1,18 @@
+"""Whoever waits for kernels to be compiled is told why; nobody else is."""
+
+import time
+
+import pytest
+
+from hypic_rag.engine.device import patience
+
+
+def test_a_long_pass_is_explained(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with patience.patience():
+        pass
+    time.sleep(0.05)
+    assert not caplog.messages
+    monkeypatch.setattr(patience, "SECONDS", 0.01)
+    with patience.patience():
+        time.sleep(0.3)
+    assert caplog.messages == [patience.MESSAGE]
