@@ -17,6 +17,8 @@ from hypic_rag.engine.device.patience import patience
 from hypic_rag.engine.layout import AttentionLayer, Layout
 from hypic_rag.engine.plan import Event, Rows
 
+MAX_BUCKETS = 64  # kept ready, each a few MB of graph and arrays
+
 
 @dataclass
 class Captured:
@@ -106,9 +108,10 @@ class Runner:
 
     def _pass(self, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
         sizes = sizes_of(batch, keep).rounded()
-        captured = self._captured.get(sizes)
-        if captured is None:
-            captured = self._captured[sizes] = self._open(sizes)
+        captured = self._captured.pop(sizes, None) or self._open(sizes)
+        self._captured[sizes] = captured  # the last used stand last
+        if len(self._captured) > MAX_BUCKETS:
+            del self._captured[next(iter(self._captured))]
         fill(captured.bucket, batch, keep, self.layout.rotaries)
         captured.bucket.send()
         if captured.graph is not None:
