@@ -14,10 +14,16 @@ fi
 export OMP_NUM_THREADS=1
 .venv/bin/python -m pytest -n 2
 
-# flash-linear-attention lies in a folder of its own: where transformers finds it beside Triton and no GPU, other models fail.
-if [[ ! -f .fla/.ready ]]; then
-    .venv/bin/python -m pip --disable-pip-version-check -qq install --no-compile --no-deps --upgrade --target .fla \
-        flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2 triton==3.7.1
-    touch .fla/.ready
-fi
-PYTHONPATH=.fla .venv/bin/python -m pytest -n 2 tests/engine/with_fla tests/engine/test_fla_naive.py
+# Triton and flash-linear-attention lie in folders of their own: where transformers finds both and no GPU, its models fail.
+fetch() {
+    local folder=$1
+    shift
+    [[ -f $folder/.ready ]] && return
+    .venv/bin/python -m pip --disable-pip-version-check -qq install --no-compile --no-deps --upgrade --target "$folder" "$@"
+    touch "$folder/.ready"
+}
+fetch .triton triton==3.7.1
+fetch .fla flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
+TRITON_INTERPRET=1 PYTHONPATH=.triton .venv/bin/python -m pytest -n 2 \
+    tests/kernels tests/engine/on_device tests/engine/test_experts.py
+PYTHONPATH=.fla:.triton .venv/bin/python -m pytest -n 2 tests/engine/with_fla tests/engine/test_fla_naive.py
