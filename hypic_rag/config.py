@@ -39,6 +39,7 @@ class Settings:
     disk_budget: int | None = 10 * 1000**3  # bytes; None: unlimited
     host_memory: int | None = 2 * 1000**3  # bytes; None: unlimited
     device_memory: int | None = None  # bytes of a GPU; None: most of what is free there, 0: none
+    codec: str = "none"  # how segments are stored: "none" (as computed), "int8", "int8-kv8"
     dtype: str = "auto"  # "auto", "float32", "bfloat16", "float16"
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", "mps"
 
@@ -239,6 +240,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "disk_budget": _size,
     "host_memory": _size,
     "device_memory": _room,
+    "codec": _one_of("none", "int8", "int8-kv8"),
     "dtype": _one_of("auto", "float32", "bfloat16", "float16"),
     "device": _text,
 }

@@ -80,6 +80,7 @@ WRONG = {
     "probability": ("top_p = 0.0", "above 0 to 1"),
     "not a number": ('temperature = "warm"', "needs a number from 0"),
     "nan": ("temperature = nan", "needs a number from 0"),
+    "codec": ('codec = "int4"', "none of none, int8, int8-kv8"),
     "size": ('disk_budget = "much"', "not a size"),
     "size as a fraction": ("disk_budget = 1.5", "not a size"),
     "no end of a GPU": ('device_memory = "unlimited"', "needs a size like 40GB, auto or 0"),

@@ -15,16 +15,14 @@ def fields(settings: Settings) -> dict[str, Any]:
     folder = store_folder(settings.store)
     if not folder.exists():
         with session.open_engine(settings) as engine:
-            about = {"home": str(home()), "model": _model(engine), "policy": _policy(settings, engine)}
-            return {**about, "store": None, "cache": None}
+            return {**_about(settings, engine), "store": None, "cache": None}
     with session.open_store(settings) as (engine, store):
         tiers = engine.cache.stats().tiers
         cache = {
             name: {"n_entries": tier.n_entries, "n_bytes": tier.nbytes, "budget_bytes": tier.budget}
             for name, tier in tiers.items()
         }
-        about = {"home": str(home()), "model": _model(engine), "policy": _policy(settings, engine)}
-        return {**about, "store": _store(store), "cache": cache}
+        return {**_about(settings, engine), "store": _store(store), "cache": cache}
 
 
 def text(fields: dict[str, Any]) -> str:
@@ -40,6 +38,7 @@ def text(fields: dict[str, Any]) -> str:
         ),
         ("policy", f"{fields['policy']['text']}; {fields['policy']['why']}"),
         *([("", fields["policy"]["reason"])] if fields["policy"]["reason"] else []),
+        ("codec", fields["codec"]),
     ]
     if store is None:
         rows.append(("store", "none yet: make one with hypic-rag ingest PATH..."))
@@ -56,6 +55,12 @@ def text(fields: dict[str, Any]) -> str:
         used = f"{format_bytes(tier['n_bytes'])} of {format_budget(tier['budget_bytes'])}"
         rows.append((f"cache, {name}", f"{tier['n_entries']} segments, {used}"))
     return "\n".join(f"{name:<12} {value}" for name, value in rows)
+
+
+def _about(settings: Settings, engine: SegmentEngine) -> dict[str, Any]:
+    """codec: by which segments are stored and looked up now; the tiers may hold those of others too."""
+    about = {"home": str(home()), "model": _model(engine), "policy": _policy(settings, engine)}
+    return {**about, "codec": engine.codec.name}
 
 
 def _model(engine: SegmentEngine) -> dict[str, Any]:

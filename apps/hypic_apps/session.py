@@ -44,6 +44,7 @@ def open_engine(
             settings.model,
             cache=cache,
             policy=policy,
+            codec=settings.codec,
             dtype=settings.torch_dtype,
             device=settings.torch_device,
             device_memory=settings.device_memory,

@@ -1,6 +1,6 @@
 """``hypic-eval``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_eval.commands import exactness, gpu, models, quality, reference, table, ttft
+from hypic_eval.commands import codecs, exactness, gpu, models, quality, reference, table, ttft
 from hypic_rag import command_line
 
 START = """Start here:
@@ -8,11 +8,12 @@ START = """Start here:
   hypic-eval ttft --data tests/data/hotpotqa_few.jsonl --n 1     how soon the first token comes
   hypic-eval gpu --shape tiny --device cpu                       what is measured on a GPU, in miniature
   hypic-eval exactness --segments 1,4                            composition against a float64 recurrence
+  hypic-eval codecs tests/data/hotpotqa_few.jsonl --limit 2      what storing segments in 8 bits costs
   hypic-eval table results.json                                  a table of saved results
 """
 
 app = command_line.make_app(
-    (quality, ttft, gpu, exactness, reference, table, models),
+    (quality, ttft, gpu, codecs, exactness, reference, table, models),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "

@@ -19,9 +19,9 @@ class ResultRow:
 
     mode: what was measured (a mode, or a way to reach the first token).
     arrow: "↑" if more is better, "↓" if less is.
-    unit: "%", "nats", "ms", "tokens", "tokens/s", "x" (a ratio), "relative error".
+    unit: "%", "nats", "mnats" (thousandths), "ms", "tokens", "tokens/s", "x" (a ratio), "relative error".
     interval: 95% of a mean, or quartiles of a median (``settings`` say which); None where n is too small.
-    to_full: paired difference to full recompute with its interval, or None.
+    to_full: paired difference to full recompute (where codecs are compared, to codec none) with its interval, or None.
     goal: what the value should reach, in the arrow's direction, or None.
     """
 

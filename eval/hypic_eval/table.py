@@ -5,9 +5,9 @@ from itertools import groupby
 
 from hypic_eval.results import ResultRow, Results
 
-DIGITS = {"%": 1, "nats": 3, "ms": 0, "tokens": 0, "tokens/s": 0, "x": 2}
+DIGITS = {"%": 1, "nats": 3, "mnats": 2, "MiB": 2, "ms": 0, "tokens": 0, "tokens/s": 0, "x": 2}
 SUFFIX = {"%": "", "nats": "", "ms": " ms", "tokens": "", "tokens/s": " tokens/s", "x": "x", "relative error": ""}
-SUFFIX |= {"MiB": " MiB", "requests/s": " requests/s", "launches": ""}
+SUFFIX |= {"mnats": " mnats", "MiB": " MiB", "requests/s": " requests/s", "launches": ""}
 
 
 def markdown(results: Results) -> str:

@@ -1,6 +1,7 @@
 """What a cached segment is, and where it lives. Knows nothing of models."""
 
 from hypic_rag.cache.cache import SegmentCache
+from hypic_rag.cache.codec import CODECS, Codec, codec_named
 from hypic_rag.cache.entry import Entry, LayerEntry
 from hypic_rag.cache.key import FORMAT_VERSION, SegmentKey
 from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, TierStats
@@ -9,8 +10,10 @@ from hypic_rag.cache.tiers.disk import DiskTier
 from hypic_rag.cache.tiers.host import HostTier
 
 __all__ = [
+    "CODECS",
     "FORMAT_VERSION",
     "CacheStats",
+    "Codec",
     "DevicePool",
     "DiskTier",
     "Entry",
@@ -22,4 +25,5 @@ __all__ = [
     "SegmentCache",
     "SegmentKey",
     "TierStats",
+    "codec_named",
 ]

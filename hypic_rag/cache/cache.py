@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hypic_rag.cache.entry import Entry, pack, require_same_segment, unpack
+from hypic_rag.cache.codec import codec_named
+from hypic_rag.cache.entry import Entry, EntryRefused, pack, require_same_segment, unpack
 from hypic_rag.cache.key import SegmentKey
 from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Tier, TierStats
 from hypic_rag.cache.tiers.device import DevicePool
@@ -19,6 +20,7 @@ from hypic_rag.cache.tiers.host import HostTier
 class SegmentCache:
     """Entries by key, in a host tier and, if given, a disk tier. Safe for threads; processes share the disk.
 
+    Tiers hold, and count the bytes of, what the key's codec makes of an entry; callers see entries decoded.
     Anything odd about a stored entry is a Miss with its reason, never an answer and never an exception.
     Another process's ``discard`` does not reach what this one has in memory.
     """
@@ -40,38 +42,44 @@ class SegmentCache:
         return cls(HostTier(host_budget), None if folder is None else DiskTier(folder, disk_budget))
 
     def lookup(self, key: SegmentKey) -> Hit | Miss:
-        """The entry of a key, or why there is none. What comes from disk is kept in memory from then on."""
+        """The entry of a key, or why there is none. What comes from disk is kept in memory from then on.
+
+        Raises BadInput for a key of an unknown codec.
+        """
+        codec = codec_named(key.codec)
+        found = self._find(key)
+        if isinstance(found, Miss):
+            return self._count(found)
+        stored, tier = found
+        try:
+            entry = codec.decode(stored)
+        except EntryRefused as bad:
+            return self.reject(key, bad.reason, bad.detail)
         with self._lock:
-            entry = self.host.get(key.digest)
-            absent = self.host.why_absent(key.digest)
-            if entry is not None:
-                self._hits["host"] += 1
-        if entry is not None:
-            if self.disk is not None:
-                self.disk.touch(key.digest)
-            return Hit(entry, "host")
-        if self.disk is not None:
-            found = self.disk.get(key)
-            if isinstance(found, Entry):
-                with self._lock:
-                    self._hits["disk"] += 1
-                    return Hit(self.host.put(key.digest, found), "disk")
-            if found.reason != "never_seen":
-                absent = found
-        return self._count(absent)
+            self._hits[tier] += 1
+        return Hit(entry, tier, stored.nbytes)
 
     def put(self, key: SegmentKey, entry: Entry) -> Entry:
-        """Store an entry and return the stored copy, on the CPU, bit for bit what later lookups give.
+        """Store an entry and return the stored copy, decoded, on the CPU, bit for bit what later lookups give.
 
         The first stored valid copy wins: if there is one, it is returned and ``entry`` is not stored. An
         entry that fits no budget, or that a full disk refuses, is returned all the same.
-        Raises ValueError if the entry is not of the key's token count and seam.
+        Raises ValueError if the entry is not of the key's token count and seam, BadInput for an unknown codec.
         """
+        codec = codec_named(key.codec)
+        try:
+            return codec.decode(self.store(key, entry))
+        except EntryRefused:  # a copy that was there before
+            self.discard([key.digest])
+            return codec.decode(self.store(key, entry))
+
+    def store(self, key: SegmentKey, entry: Entry) -> Entry:
+        """As ``put``, for who does not need the entry now: the stored copy is returned as it is stored, unchecked."""
         require_same_segment(entry, key)  # told even where a copy is stored
         with self._lock:
             stored = self.host.get(key.digest)
         if stored is None:
-            stored = self._store(key, entry)
+            stored = self._store(key, codec_named(key.codec).encode(entry))
         elif self.disk is not None and self.disk.contains(key.digest):
             self.disk.touch(key.digest)
         elif self.disk is not None:
@@ -160,6 +168,24 @@ class SegmentCache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _find(self, key: SegmentKey) -> tuple[Entry, Tier] | Miss:
+        """The entry as stored, and where."""
+        with self._lock:
+            stored = self.host.get(key.digest)
+            absent = self.host.why_absent(key.digest)
+        if stored is not None:
+            if self.disk is not None:
+                self.disk.touch(key.digest)
+            return stored, "host"
+        if self.disk is not None:
+            found = self.disk.get(key)
+            if isinstance(found, Entry):
+                with self._lock:
+                    return self.host.put(key.digest, found), "disk"
+            if found.reason != "never_seen":
+                absent = found
+        return absent
 
     def _store(self, key: SegmentKey, entry: Entry) -> Entry:
         """The copy on disk, put there now or before by whomever; if the disk takes none, a copy in memory."""

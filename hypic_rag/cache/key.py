@@ -32,7 +32,7 @@ class SegmentKey:
     token_ids: the whole segment, seam included, isolation prefix not.
     seam_tokens: how many first tokens the entry leaves out; 0 for a leading segment.
     compute_dtype, rope, isolation_prefix: how the segment was prefilled.
-    codec: how tensors are stored, "none" for as computed. namespace: keeps tenants apart.
+    codec: how tensors are stored (see ``codec.py``), "none" for as computed. namespace: keeps tenants apart.
     """
 
     model: str

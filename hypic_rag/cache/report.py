@@ -10,10 +10,11 @@ Tier = Literal["device", "host", "disk"]
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """A valid entry, and the tier that had it."""
+    """A valid entry, decoded, the tier that had it, and the bytes of its tensors there."""
 
     entry: Entry
     tier: Tier
+    nbytes: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypic_rag.cache import SegmentCache, SegmentKey
+from hypic_rag.cache import SegmentCache, SegmentKey, codec_named
 from hypic_rag.cache.tiers.device import Resident
 from hypic_rag.config import format_bytes
 from hypic_rag.engine import assemble, load, models
@@ -67,6 +67,7 @@ class SegmentEngine:
         policy: Policy | None = None,
         system: str | None = None,
         namespace: str = "",
+        codec: str = "none",
         deterministic: bool = False,
         conversation_budget: int = DEFAULT_CONVERSATION_BYTES,
         device_memory: int | None = None,
@@ -74,11 +75,14 @@ class SegmentEngine:
     ):
         """model: loaded with ``attn_implementation="hypic"``; its linear mixers are swapped in place.
 
-        namespace: a tenant's salt in every key. deterministic: one segment a prefill pass, so that an entry's bits
+        namespace: a tenant's salt in every key. codec: how entries are stored, and so what answers are made of: "none"
+        (as computed), "int8", "int8-kv8". deterministic: one segment a prefill pass, so that an entry's bits
         do not depend on what was prefilled beside it. conversation_budget: bytes of end states held for next turns.
         device_memory: bytes of the GPU for cached segments and running requests (None: most of what is free; 0: no
         pools there, and no kernels). graphs: whether passes on a GPU are captured as CUDA graphs.
+        Raises BadInput for an unknown codec.
         """
+        self.codec = codec_named(codec)
         self.layout = models.prepare(model)
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -101,7 +105,7 @@ class SegmentEngine:
             compute_dtype=dtype,
             rope=self.layout.rope_settings,
             isolation_prefix=(),
-            codec="none",
+            codec=codec,
             namespace=namespace,
         )
         self.conversations = Conversations(conversation_budget)
@@ -156,9 +160,12 @@ class SegmentEngine:
         return self.segments.key(part, seam, policy.isolation_prefix)
 
     def entry_bytes(self, n_tokens: int) -> int:
-        """Bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam."""
+        """Bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam.
+
+        With a codec that drops dead heads, the most that it can be.
+        """
         interior = n_tokens - self.policy.seam_tokens
-        return self.layout.entry_bytes(interior, self.model.dtype.itemsize) if interior > 0 else 0
+        return self.layout.entry_bytes(interior, self.model.dtype.itemsize, self.codec) if interior > 0 else 0
 
     def prefill(
         self,

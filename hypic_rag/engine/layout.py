@@ -1,13 +1,12 @@
 """What the engine must know of a model: what each layer that reads other tokens keeps, and how it rotates."""
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from hypic_rag.cache import Entry
+from hypic_rag.cache import CODECS, Codec, Entry
 from hypic_rag.engine.context import Current
 from hypic_rag.engine.families.family import Family
 from hypic_rag.engine.rotary import Rotary
@@ -126,12 +125,12 @@ class Layout:
         """Whether keys are rotated by other frequencies where there are so many tokens."""
         return self.switch_at is not None and n_tokens > self.switch_at
 
-    def entry_bytes(self, n_tokens: int, element_size: int) -> int:
-        """Bytes of the tensors of a cached interior."""
+    def entry_bytes(self, n_tokens: int, element_size: int, codec: Codec = CODECS["none"]) -> int:
+        """Bytes of the tensors of a cached interior, as a codec stores them if no head's T is dead."""
         total = 0
         for layer in self.layers:
             for name, shape in layer.shapes(n_tokens).items():
-                total += math.prod(shape) * (4 if name in FLOAT32 else element_size)
+                total += codec.nbytes(name, shape, 4 if name in FLOAT32 else element_size)
         return total
 
     def misfit(self, entry: Entry) -> str | None:

@@ -96,7 +96,7 @@ class Score:
 
 @dataclass(frozen=True)
 class PrefillReport:
-    """n_tokens: computed. nbytes: of the entries made."""
+    """n_tokens: computed. nbytes: of the entries made, as stored."""
 
     n_segments: int
     n_hits: int

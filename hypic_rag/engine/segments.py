@@ -29,7 +29,8 @@ class Fetched:
 
 
 class Segments:
-    """``template`` is a key with everything but the segment: model, tokenizer, compute type, rotation, namespace."""
+    """``template`` is a key with everything but the segment: model, tokenizer, compute type, rotation, codec,
+    namespace."""
 
     def __init__(
         self,
@@ -68,8 +69,9 @@ class Segments:
         found, missing = self._look_up(absent, prefix)
         placed.uses |= found.uses
         began = time.perf_counter()
-        made = self._make(missing)  # what was just made is on the device already
-        for part, entry in chain(found.entries.items(), ((part, made) for part, _, made in made)):
+        as_made = self.template.codec == "none"  # then it is what is stored, and on the device already
+        new = ((part, made if as_made else stored) for part, stored, made in self._make(missing, self.cache.put))
+        for part, entry in chain(found.entries.items(), new):
             assert isinstance(entry, Entry)
             resident = pool.put(self.key(part, seams[part], prefix).digest, entry, dead_below)
             if resident is None:
@@ -87,7 +89,7 @@ class Segments:
         """Entries of (part, seam), each part once. Missing ones are made in packed passes."""
         fetched, missing = self._look_up(dict(wanted).items(), prefix)
         began = time.perf_counter()
-        for part, entry, _ in self._make(missing):
+        for part, entry, _ in self._make(missing, self.cache.put):
             fetched.entries[part] = entry
             fetched.n_prefilled += len(part.ids)
         fetched.seconds = time.perf_counter() - began
@@ -126,21 +128,23 @@ class Segments:
         n_bytes = 0
         if on_progress:
             on_progress(done, len(unique))
-        for _, entry, _ in self._make(missing):
-            n_bytes += entry.nbytes
+        for _, stored, _ in self._make(missing, self.cache.store):
+            n_bytes += stored.nbytes
             done += 1
             if on_progress:
                 on_progress(done, len(unique))
         n_tokens = sum(len(part.ids) for part, _ in missing)
         return PrefillReport(len(unique), n_hits, len(missing), n_tokens, n_bytes, time.perf_counter() - began)
 
-    def _make(self, missing: Sequence[tuple[Part, SegmentKey]]) -> Iterable[tuple[Part, Entry, Entry]]:
-        """(part, its entry as stored, as made where the model is)."""
+    def _make(
+        self, missing: Sequence[tuple[Part, SegmentKey]], store: Callable[[SegmentKey, Entry], Entry]
+    ) -> Iterable[tuple[Part, Entry, Entry]]:
+        """(part, what ``store`` returned of its entry, the entry as made where the model is)."""
         with ThreadPoolExecutor(WRITERS) as pool:
             for pack in packs([part.ids for part, _ in missing], self.deterministic):
                 keys = [missing[i][1] for i in pack]
                 ids, seams = [key.token_ids for key in keys], [key.seam_tokens for key in keys]
                 prefixes = [key.isolation_prefix for key in keys]
                 entries = prefill(self.model, self.layout, ids, seams, prefixes, self.in_chunks)
-                for i, made, stored in zip(pack, entries, pool.map(self.cache.put, keys, entries), strict=True):
+                for i, made, stored in zip(pack, entries, pool.map(store, keys, entries), strict=True):
                     yield missing[i][0], stored, made

@@ -72,6 +72,7 @@ class HypicLLM(LLM):
         engine: SegmentEngine | None = None,
         cache: SegmentCache | None = None,
         policy: Policy | None = None,
+        codec: str | None = None,
         max_new_tokens: int = 256,
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -83,13 +84,15 @@ class HypicLLM(LLM):
         """model: "default", a local folder or a hub name; left out of account where ``engine`` is given.
 
         cache: of the engine that is made, e.g. ``SegmentCache.open(folder)``; without, segments stay in memory.
-        policy: without, the engine's, which is the model's calibrated one where it has one. kwargs: LlamaIndex's
-        own (callback_manager, output_parser, ...).
+        policy: without, the engine's, which is the model's calibrated one where it has one. codec: how the engine
+        that is made stores segments ("none", "int8", "int8-kv8"): of a store, that with which it was ingested, or its
+        segments are not found. kwargs: LlamaIndex's own (callback_manager, output_parser, ...).
         """
         if engine is None:
-            engine = SegmentEngine.from_pretrained(os.fspath(model), cache=cache, policy=policy)
-        elif cache is not None:
-            raise BadInput("give HypicLLM an engine or a cache, not both: an engine has its own cache")
+            engine = SegmentEngine.from_pretrained(os.fspath(model), cache=cache, policy=policy, codec=codec or "none")
+        elif cache is not None or codec is not None:
+            given = "a cache" if cache is not None else "a codec"
+            raise BadInput(f"give HypicLLM an engine or {given}, not both: an engine has its own")
         fields: dict[str, Any] = {
             "model": engine.model_name,
             "max_new_tokens": max_new_tokens,

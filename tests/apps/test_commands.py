@@ -15,6 +15,8 @@ COST = re.compile(
     re.M,
 )
 
+CODEC = ("--codec", "int8")
+
 
 def test_ingest_says_what_comes_then_what_was_done(cli, documents: Path) -> None:
     first = cli("ingest", documents)
@@ -170,6 +172,15 @@ def test_info_shows_model_index_and_tiers(asking) -> None:
     assert fields["cache"]["disk"]["budget_bytes"] == 10**9
     assert "1 attention + 3 gdn layers" in text and "5 documents, 5 chunks" in text
     assert re.search(r"^cache, disk +\d+ segments, .* of 10\.0 GB$", text, re.M)
+
+
+def test_a_codec_is_part_of_what_is_stored(cli, documents: Path) -> None:
+    as_computed, stored = (json.loads(cli("ingest", "--json", documents, *more).out) for more in ([], CODEC))
+    assert stored["n_prefilled"] == 5 and stored["forecast_bytes"] < as_computed["forecast_bytes"]
+    asked = json.loads(cli("ask", "--json", "Who built the lighthouse?", *CODEC).out)
+    assert asked["n_from_cache"] == asked["n_segments"] == 5
+    info = cli("info", *CODEC).out
+    assert re.search(r"^codec +int8$", info, re.M) and re.search(r"^codec +none$", cli("info").out, re.M)
 
 
 def test_a_store_can_lie_anywhere(cli, documents: Path, tmp_path: Path, home: Path) -> None:

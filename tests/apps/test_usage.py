@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 COMMANDS = {
-    "ingest": {"--prefill", "--yes", "--json", "--chunk-tokens", "--disk-budget", "--host-memory"},
-    "ask": {"--mode", "--top-k", "--stream", "--json", "--compare", "--seam-tokens", "--compose"},
-    "chat": {"--mode", "--top-k", "--max-new-tokens", "--top-p", "--seed"},
+    "ingest": {"--prefill", "--yes", "--json", "--chunk-tokens", "--disk-budget", "--host-memory", "--codec"},
+    "ask": {"--mode", "--top-k", "--stream", "--json", "--compare", "--seam-tokens", "--compose", "--codec"},
+    "chat": {"--codec", "--mode", "--top-k", "--max-new-tokens", "--top-p", "--seed"},
     "calibrate": {"--data", "--limit", "--max-kl", "--min-same-first", "--distance", "--out", "--json", "--model"},
     "audit": {"--questions", "--sample", "--seed", "--min-agreement", "--json", "--mode", "--seam-tokens"},
-    "info": {"--json", "--store", "--device", "--dtype"},
+    "info": {"--json", "--codec", "--store", "--device", "--dtype"},
     "demo": {"--json", "--top-k", "--model"},
 }
 
@@ -65,6 +65,7 @@ BAD = {
     "unquoted question": (["ask", "who", "signed"], "unexpected extra argument"),
     "no path": (["ingest"], "Missing argument"),
     "unknown prefill": (["ingest", "--prefill", "some", "docs"], "none"),
+    "codec": (["ask", "--codec", "int4", "what?"], "none of none, int8, int8-kv8. Did you mean int8"),
     "size": (["ingest", "--disk-budget", "much", "docs"], "not a size"),
     "stream and json": (["ask", "--stream", "--json", "who?"], "choose one"),
     "no prompt to calibrate on": (["calibrate", "--limit", "0"], "--limit"),

@@ -164,6 +164,11 @@ def test_the_forecast_of_bytes_is_exact(engine: SegmentEngine) -> None:
     assert engine.families == {"attention": 1, "gdn": 3}
 
 
+def test_an_unknown_codec_is_refused() -> None:
+    with pytest.raises(BadInput, match="All: none, int8, int8-kv8"):
+        tiny.engine("qwen3_5_text", codec="int9")
+
+
 def test_prefill_counts_and_reports(gdn_engine: SegmentEngine) -> None:
     engine, seen = tiny.engine("qwen3_5_text"), []
     segments = [tiny.ids(50, 5), tiny.ids(8, 8), tiny.ids(30, 3), tiny.ids(50, 5)]

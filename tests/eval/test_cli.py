@@ -18,7 +18,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("command", [[], ["quality"], ["reference"], ["ttft"], ["gpu"], ["table"]])
+@pytest.mark.parametrize("command", [[], ["quality"], ["reference"], ["ttft"], ["gpu"], ["codecs"], ["table"]])
 def test_help_loads_no_torch(command: list[str]) -> None:
     run = subprocess.run([sys.executable, "-c", NO_TORCH, *command, "--help"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -40,6 +40,8 @@ USAGE = {
     "a file that is not there": ["quality", "nowhere.jsonl"],
     "an unknown mode": ["quality", __file__, "--modes", "hypik"],
     "a limit of nothing": ["quality", __file__, "--limit", "0"],
+    "an unknown codec": ["codecs", __file__, "--codecs", "int4"],
+    "a codec in full": ["codecs", __file__, "--mode", "full"],
     "an unknown dtype": ["quality", __file__, "--dtype", "int3"],
     "no data": ["ttft"],
 }

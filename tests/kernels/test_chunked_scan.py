@@ -30,9 +30,12 @@ CASES = {  # Hq, Hk, H, K, V; K != V, or a transposed state passes
 if DEVICE == "cuda":
     CASES["real size"] = (16, 16, 32, 128, 128)
 
+RUNS = [(case, precision) for case in CASES for precision in ("split", "ieee")]
+if DEVICE == "cpu":
+    RUNS = [*((case, "split") for case in CASES), ("K of half a width", "ieee")]
 
-@pytest.mark.parametrize("precision", ["split", "ieee"])
-@pytest.mark.parametrize("case", CASES)
+
+@pytest.mark.parametrize("case, precision", RUNS)
 def test_chunked_scan_equals_the_reference(case, precision):
     torch.manual_seed(1)
     plan, n = linear_plan(SEQUENCES, rows=PADDING, padding=2, device=DEVICE)

@@ -4,8 +4,9 @@ Points of rounding to the model's type (bfloat16; in Triton's interpreter, which
 float16): the sum with the residual; in Qwen3.5's zero-centred norm the result alone; in Llama's the normed value, then
 the result; in the gated norm the normed value, its product with a weight of the same type, then the result. What is
 between is float32, whose sum of squares may differ in its last bits, so that now and then a value at the border is
-rounded to the other side: at most 1% of elements may differ, by one step of the type (leaving out one of these points,
-or adding one, changes 18 to 35%). float32: 1e-6.
+rounded to the other side: at most 1% of elements may differ, by one step of the type for every point of rounding, since
+one that went the other way can bring the value to the border of the next (leaving out one of these points, or adding
+one, changes 18 to 35%). float32: 1e-6.
 """
 
 import os
@@ -43,12 +44,12 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator(DEVICE).manual_seed(seed), device=DEVICE)
 
 
-def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
+def assert_rounded_alike(found: Tensor, expected: Tensor, roundings: int) -> None:
     assert found.dtype == expected.dtype
     if found.dtype == torch.float32:
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
         return
-    torch.testing.assert_close(found, expected, rtol=torch.finfo(found.dtype).eps, atol=1e-7)
+    torch.testing.assert_close(found, expected, rtol=roundings * torch.finfo(found.dtype).eps, atol=1e-7)
     assert (found != expected).float().mean() <= 0.01
 
 
@@ -57,7 +58,8 @@ def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("one_plus", [True, False], ids=["one plus", "plain"])
 def test_rms_norm(one_plus: bool, n: int, dim: int, types: tuple[torch.dtype, ...]) -> None:
     x, weight = normal(1, n, dim + 5).to(types[0])[:, :dim] * 3, normal(2, dim).to(types[1])
-    assert_rounded_alike(kernel.rms_norm(x, weight, EPS, one_plus), reference.rms_norm(x, weight, EPS, one_plus))
+    found, expected = (norm.rms_norm(x, weight, EPS, one_plus) for norm in (kernel, reference))
+    assert_rounded_alike(found, expected, roundings=1 if one_plus else 2)
 
 
 @pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)
@@ -68,7 +70,7 @@ def test_add_rms_norm(n: int, dim: int, types: tuple[torch.dtype, ...]) -> None:
     found, total = kernel.add_rms_norm(x, residual, weight, EPS, True)
     expected, expected_total = reference.add_rms_norm(x, residual, weight, EPS, True)
     assert torch.equal(total, expected_total)
-    assert_rounded_alike(found, expected)
+    assert_rounded_alike(found, expected, roundings=1)
 
 
 @pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)
@@ -76,7 +78,8 @@ def test_add_rms_norm(n: int, dim: int, types: tuple[torch.dtype, ...]) -> None:
 def test_gated_rms_norm(n: int, dim: int, types: tuple[torch.dtype, ...]) -> None:
     x, gate = normal(1, n, dim + 5).to(types[0])[:, :dim], normal(2, n, dim + 3).to(types[0])[:, :dim] * 3
     weight = normal(3, dim).to(types[1])
-    assert_rounded_alike(kernel.gated_rms_norm(x, gate, weight, EPS), reference.gated_rms_norm(x, gate, weight, EPS))
+    found, expected = (norm.gated_rms_norm(x, gate, weight, EPS) for norm in (kernel, reference))
+    assert_rounded_alike(found, expected, roundings=3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -27,12 +27,13 @@ HELP = {
     "disk_budget": ("SIZE", "Bytes of segments kept on disk: 10GB, unlimited."),
     "host_memory": ("SIZE", "Bytes of segments kept in memory: 2GB, unlimited."),
     "device_memory": ("SIZE", "Bytes of a GPU for segments and running requests: 40GB, auto, 0."),
+    "codec": ("NAME", "How segments are stored: none, int8 or int8-kv8."),
     "dtype": ("TYPE", "auto, float32, bfloat16 or float16."),
     "device": ("NAME", "auto, cpu, cuda, cuda:1 or mps."),
 }
 POLICY = ("mode", "seam_tokens", "compose")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
-PLACE = ("store", "model", "embedder", "disk_budget", "host_memory", "device_memory", "dtype", "device")
+PLACE = ("store", "model", "embedder", "disk_budget", "host_memory", "device_memory", "codec", "dtype", "device")
 Json = Annotated[bool, Option("--json", help="Print JSON instead of text, with the same fields.")]
 
 

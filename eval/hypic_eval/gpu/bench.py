@@ -129,7 +129,7 @@ class Bench:
         """Of a document segment's entry as the cache has it, after any codec."""
         found = self.engine.cache.lookup(self.engine.segment_key(ids))
         assert isinstance(found, Hit), f"a segment that was prefilled is missing: {found}"
-        return found.entry.nbytes
+        return found.nbytes
 
     def device_bandwidth(self) -> float:
         """Bytes a second, measured once."""

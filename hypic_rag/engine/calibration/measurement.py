@@ -158,7 +158,7 @@ def _prefilled(engine: "SegmentEngine", prompt: Prompt, policy: Policy) -> Itera
     try:
         engine.prefill(prompt.documents, policy=policy)
         found = [engine.cache.lookup(key) for key in keys if key.kind == "document"]
-        yield tuple(hit.entry.nbytes for hit in found if isinstance(hit, Hit))
+        yield tuple(hit.nbytes for hit in found if isinstance(hit, Hit))
     finally:
         engine.cache.discard(new)
 

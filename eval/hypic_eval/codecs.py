@@ -1,0 +1,167 @@
+"""What storing segments by a codec costs, question by question, against the same entries as they were computed."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hypic_eval.intervals import N_RESAMPLES, SEED, mean, paired_difference
+from hypic_eval.machine import describe_machine
+from hypic_eval.measure import Asked, ask, measure, measured_key
+from hypic_eval.metrics import METRICS
+from hypic_eval.modes import Mode
+from hypic_eval.quality import dropped_documents, shown
+from hypic_eval.results import ResultRow, Results, commits
+from hypic_eval.rows import RowFile, row_key
+from hypic_eval.task import read_questions
+
+if TYPE_CHECKING:
+    from hypic_rag.cache import SegmentKey
+    from hypic_rag.engine import SegmentEngine
+
+VERSION = 1
+"""Raised whenever a change to this file or to a codec alters any figure."""
+NONE = "none"
+KL_GOAL, FIRST_GOAL = 5.0, 99.0
+"""Thousandths of a nat, on average; percent of the questions."""
+
+ByCodec = dict[str, list[dict[str, Any]]]
+
+
+def run_codecs(
+    engine: "SegmentEngine",
+    data: Path,
+    codecs: Sequence[str],
+    mode: Mode,
+    rows: RowFile,
+    limit: int | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Results:
+    """The questions of a file (the first ``limit``), each answered from the same entries stored by every codec.
+
+    engine: of codec "none", which is measured too. Raises BadInput for an unknown codec.
+    """
+    engines = {NONE: engine} | {name: with_codec(engine, name) for name in codecs}
+    task, questions = read_questions(data, limit=limit)
+    asked = [ask(engine, task, question) for question in questions]
+    measured: ByCodec = {name: [] for name in engines}
+    for done, one in enumerate(asked, start=1):
+        for name, row in measure_question(engines, one, mode, rows).items():
+            measured[name].append(row)
+        on_progress(done, len(asked))
+    result, notes = summarise(engine, data.stem, asked, mode, measured)
+    notes.append(dropped_documents(data.stem, asked, engine.context_length))
+    return Results("codecs", describe_machine(), result, notes)
+
+
+def with_codec(engine: "SegmentEngine", name: str) -> "SegmentEngine":
+    """An engine of the same model and cache whose entries are stored by another codec; they take turns."""
+    from hypic_rag.cache import codec_named
+    from hypic_rag.engine.conversations import Conversations
+    from hypic_rag.engine.segments import Segments
+
+    other, old = copy.copy(engine), engine.segments
+    other.codec, other.conversations = codec_named(name), Conversations(0)
+    template = replace(old.template, codec=name)
+    other.segments = Segments(old.model, old.layout, old.cache, template, old.deterministic, old.in_chunks)
+    return other
+
+
+def measure_question(
+    engines: Mapping[str, "SegmentEngine"], asked: Asked, mode: Mode, rows: RowFile
+) -> dict[str, dict[str, Any]]:
+    """A row a codec, from ``rows`` where all are there. Documents are prefilled once and leave the cache at the end."""
+    keys = {
+        name: row_key({"codecs": VERSION, "measured": measured_key(engine, asked, mode)})
+        for name, engine in engines.items()
+    }
+    found = {name: row for name, key in keys.items() if (row := rows.get(key)) is not None}
+    if len(found) == len(engines):
+        return found
+    cache = engines[NONE].cache
+    measured: dict[str, dict[str, Any]] = {}
+    as_computed: NDArray[np.float64] | None = None
+    segments = {name: segment_keys(engine, asked, mode) for name, engine in engines.items()}
+    try:
+        engines[NONE].prefill(asked.prompt.documents, policy=mode.policy)
+        for name, engine in engines.items():
+            stored_bytes = []
+            for key_as_computed, key in zip(segments[NONE], segments[name], strict=True):
+                cache.put(key, cache.lookup(key_as_computed).entry)  # type: ignore[union-attr]
+                stored_bytes.append(cache.lookup(key).nbytes)  # type: ignore[union-attr]
+            row, logprobs = measure(engine, asked, mode, as_computed)
+            as_computed = logprobs if as_computed is None else as_computed
+            measured[name] = {**row, "codec": name, "stored_bytes": stored_bytes}
+            if name not in found:
+                rows.append(keys[name], measured[name])
+    finally:
+        cache.discard({key.digest for of_codec in segments.values() for key in of_codec})
+    return measured
+
+
+def segment_keys(engine: "SegmentEngine", asked: Asked, mode: Mode) -> "list[SegmentKey]":
+    documents = [ids for ids in asked.prompt.documents if len(ids) > mode.seam_tokens]
+    return [engine.segment_key(ids, policy=mode.policy) for ids in documents]
+
+
+def summarise(
+    engine: "SegmentEngine", data: str, asked: Sequence[Asked], mode: Mode, measured: ByCodec
+) -> tuple[list[ResultRow], list[str]]:
+    """Rows by codec; notes that say of each codec whether the scores' differences to none have 0 in their interval."""
+    task, as_computed = asked[0].task, measured[NONE]
+    settings = {
+        "fingerprint": engine.fingerprint,
+        "mode": str(mode),
+        "max_new_tokens": task.max_new_tokens,
+        "interval": f"95% bootstrap over questions, {N_RESAMPLES} resamples, seed {SEED}",
+    }
+    result: list[ResultRow] = []
+    notes = [f"Documents are assembled as {mode}; Δ is the paired difference to codec none, over the same entries."]
+    for codec, rows in measured.items():
+
+        def add(
+            metric: str,
+            arrow: str,
+            unit: str,
+            value: float,
+            interval: tuple[float, float] | None = None,
+            codec: str = codec,
+            rows: Sequence[dict[str, Any]] = rows,
+            **more: Any,
+        ) -> None:
+            about = (f"{task.name} by codec", task.version, data, len(rows), codec)
+            model = (engine.model_name, commits(rows), settings)
+            result.append(ResultRow(*about, metric, arrow, unit, value, interval, *model, **more))
+
+        for metric in (METRICS[name] for name in (*task.scores, "nll")):
+            values, baseline = ([row[metric.name] for row in some] for some in (rows, as_computed))
+            difference = None if codec == NONE else paired_difference(values, baseline)
+            own = shown(metric, mean(values))
+            add(
+                metric.title,
+                metric.arrow,
+                metric.unit,
+                own["value"],
+                own["interval"],
+                to_full=difference and shown(metric, difference),
+            )
+            if metric.name in task.scores and difference is not None and difference.interval is not None:
+                low, high = difference.interval
+                has = "has" if low <= 0 <= high else "does NOT have"
+                notes.append(f"{codec}, {metric.title}: the interval of the difference {has} 0 in it.")
+        sizes = [n / 2**20 for row in rows for n in row["stored_bytes"]]
+        add("bytes a segment", "↓", "MiB", fmean(sizes) if sizes else 0.0)
+        if codec != NONE:
+            kl = mean([1e3 * row["kl"] for row in rows])
+            pairs = list(zip(rows, as_computed, strict=True))
+            same = fmean(row["first_token"] == other["first_token"] for row, other in pairs)
+            same_answer = fmean(row["answer"] == other["answer"] for row, other in pairs)
+            add("first-token KL to none", "↓", "mnats", kl.value, kl.interval, goal=KL_GOAL)
+            add("same first token", "↑", "%", 100 * same, goal=FIRST_GOAL)
+            add("same answer", "↑", "%", 100 * same_answer)
+    return result, notes

@@ -1,0 +1,77 @@
+"""``hypic-eval codecs``: what storing segments in fewer bits costs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, BadParameter, Option
+
+from hypic_eval.commands.options import (
+    Device,
+    Dtype,
+    Limit,
+    Model,
+    Rows,
+    open_engine,
+    progress_bar,
+    rows_beside,
+    settings,
+)
+from hypic_eval.modes import FULL, parse_mode
+from hypic_rag.errors import BadInput
+
+CODECS, MODE = "int8,int8-kv8", "hypic:w=8"
+
+
+def run(
+    data: Annotated[Path, Argument(exists=True, dir_okay=False, help="The questions, jsonl.")],
+    codecs: Annotated[str, Option("--codecs", help="Separated by commas; each is compared with none.")] = CODECS,
+    mode: Annotated[str, Option("--mode", help="How documents are assembled: hypic:w=8, last_state, add.")] = MODE,
+    limit: Limit = None,
+    out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("codecs.json"),
+    rows: Rows = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """Answer every question from the same entries, stored as computed and by each codec, and compare.
+
+    Bytes a segment, first-token KL to codec none (in thousandths of a nat), equal first tokens and answers, scores
+    with paired differences. Exit code 1 if a goal is missed. Run again after an interruption, it goes on.
+    """
+    try:
+        chosen_mode = parse_mode(mode)
+        if chosen_mode == FULL:
+            raise BadInput("full recompute reads no stored segments; name hypic:w=8, last_state or add")
+    except BadInput as error:
+        raise BadParameter(str(error), param_hint="--mode") from error
+    chosen = settings(model, device, dtype)
+
+    from hypic_eval.codecs import NONE, run_codecs
+    from hypic_eval.results import Results
+    from hypic_eval.rows import RowFile
+    from hypic_eval.table import markdown
+    from hypic_rag.cache import codec_named
+
+    names = [name for name in dict.fromkeys(one.strip() for one in codecs.split(",")) if name != NONE]
+    try:
+        for name in names:
+            codec_named(name)
+    except BadInput as error:
+        raise BadParameter(str(error), param_hint="--codecs") from error
+    row_file = RowFile(rows or rows_beside(out))
+    with progress_bar() as on_progress:
+        run_codecs(
+            open_engine(chosen),
+            data,
+            names,
+            chosen_mode,
+            row_file,
+            limit,
+            lambda done, total: on_progress(data.stem, done, total),
+        ).save(out)
+    results = Results.load(out)
+    typer.echo(markdown(results))
+    typer.echo(f"Results are in {out}, rows in {row_file.path}.", err=True)
+    if results.missed_goals:
+        raise typer.Exit(1)
