@@ -42,7 +42,7 @@ def ut_transform(
 def test_equals_the_recurrence(key_heads: int, heads: int, dim: int, precision: str, bound: float) -> None:
     """Relative Frobenius norm over each segment.
 
-    ieee: float32 sums. TF32 and bfloat16 round X, w and k to 10 and 7 bits of fraction once a chunk: 2^-11 and 2^-8 each,
+    ieee: float32 sums. TF32 and bfloat16 round X, w and k to 10 and 7 bits of fraction once a chunk: 2^-11 and 2^-8,
     relative to a product that can be larger than what it leaves of X, most so in short segments of small heads, whose
     norm is an average over few (seen on an H200: 4e-3 in TF32).
     """
