@@ -60,7 +60,7 @@ def test_the_device_gets_the_stored_copy(codec: str) -> None:
     seen = []
     for _ in range(2):  # a miss, then a hit of the host tier: each in pools of its own
         pool = DevicePool(shapes, "cpu", n_slots=4, n_tokens=256)
-        placed = engine.segments.place(wanted, (), pool)
+        placed = engine.segments.place(wanted, (), pool, 0.0)
         assert placed is not None
         seen.append((placed, [pool.views(placed.entries[part]) for part, _ in wanted]))  # type: ignore[arg-type]
     assert [use.tier for use in seen[0][0].uses.values()] == [None, None]
