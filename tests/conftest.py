@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,19 @@ def default_model_folder() -> Path:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+def _with_room(call: Callable[[], None]) -> None:
+    call()
+
+
+# CPython 3.11 keeps Python's frames in chunks of 16 KB, and maps and unmaps memory at every call that crosses into a
+# new one. Triton's interpreter makes millions of short calls at one depth: where they cross, a test takes three times
+# as long. A frame of half a megabyte gets a chunk of one, which has room for all that is called from it.
+_with_room.__code__ = _with_room.__code__.replace(co_stacksize=1 << 16)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1" and isinstance(item, pytest.Function):
+        test = item.obj
+        item.obj = functools.wraps(test)(lambda **given: _with_room(lambda: test(**given)))
