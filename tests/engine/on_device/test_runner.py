@@ -64,9 +64,9 @@ def in_torch(kind: str) -> SegmentEngine:
     return engine
 
 
-def logits(engine: SegmentEngine, ask: Prompt, policy: Policy) -> torch.Tensor:
+def logits(engine: SegmentEngine, ask: Prompt, policy: Policy, resume: bool = False) -> torch.Tensor:
     """Of all active rows, on the CPU."""
-    [(active, _)] = engine._begin([(ask, policy, 1)], resume=False)
+    [(active, _)] = engine._begin([(ask, policy, 1)], resume)
     made = engine._run([active], [range(len(active.ids))])[0].float().cpu()
     active.state.release()
     return made
@@ -89,7 +89,16 @@ def test_other_kinds_equal_torch(kind: str) -> None:
     assert_equals_torch(kind, prompt(SHORT[-1]), EXACT)
 
 
-@pytest.mark.parametrize("lengths", [(), (1,), (SEAM - 1, SEAM, SEAM + 1, 3), (SEAM + 1,) * 3, (LONG,)])
+EDGES = {
+    "no document": (),
+    "one token": (1,),
+    "two runs before a cached interior": (SEAM - 1, SEAM, SEAM, SEAM, SEAM + 1, 3),
+    "interiors of one token": (SEAM + 1,) * 3,
+    "a long one": (LONG,),
+}
+
+
+@pytest.mark.parametrize("lengths", EDGES.values(), ids=EDGES)
 def test_edge_lengths(lengths: tuple[int, ...]) -> None:
     assert_equals_torch(KINDS[0], prompt(*lengths), EXACT)
 
@@ -119,18 +128,20 @@ def test_requests_together_equal_each_alone() -> None:
 
 
 def test_a_conversation_resumes_where_it_ended() -> None:
-    first, sampling, answers = prompt(SHORT[0]), Sampling(max_new_tokens=N_NEW), []
+    first, sampling, seen = prompt(SHORT[0]), Sampling(max_new_tokens=N_NEW), []
     for engine in (pooled(KINDS[0]), in_torch(KINDS[0])):
         said = engine.generate(first, sampling, EXACT).token_ids
         second = Prompt((*first.parts[:-1], Part("live", first.parts[-1].ids + said + tiny.ids(4, 7))))
+        resumed = logits(engine, second, EXACT, resume=True)
+        assert len(resumed) == 1 + 4  # the last drawn token was never run
         again = engine.generate(second, sampling, EXACT)
-        assert again.report.resumed_tokens == first.n_tokens + N_NEW - 1  # the last drawn token was never run
+        assert again.report.resumed_tokens == second.n_tokens - len(resumed)
         while engine.conversations.drop():
             pass
-        anew = engine.generate(second, sampling, EXACT)
-        assert anew.report.resumed_tokens == 0
-        answers += [(said, again.token_ids), (said, anew.token_ids)]
-    assert answers == answers[:1] * 4
+        seen += [resumed, logits(engine, second, EXACT, resume=True)[-len(resumed) :]]
+    for other in seen[1:]:
+        assert (other - seen[0]).abs().max() < TOLERANCE
+    assert seen[0][-1].argmax() == again.token_ids[0]
 
 
 def test_warm_segments_come_from_the_device() -> None:
