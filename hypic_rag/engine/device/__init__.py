@@ -1,10 +1,13 @@
 """Assembled forwards on a GPU: states and keys in pools, kernels that read them in place, one CUDA graph a pass."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hypic_rag.cache.tiers.device import DevicePool
+from hypic_rag.cache.tiers.slabs import LayerShapes
 from hypic_rag.engine.device import chunked, modules
 from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
 from hypic_rag.errors import BadInput
@@ -27,15 +30,15 @@ def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> 
         return None
     from hypic_rag.engine.device.runner import Runner
     from hypic_rag.engine.device.shapes import layer_shapes
+    from hypic_rag.engine.experts import IMPLEMENTATION
 
     if memory is None:
         memory = int(FREE_SHARE * torch.cuda.mem_get_info(model.device)[0])
-    from hypic_rag.engine.experts import IMPLEMENTATION
-
     is_half = model.dtype.itemsize == 2
     pool = _pool(memory, layer_shapes(layout, model.dtype), model.device, LIVE_SHARE if is_half else 1.0)
-    if getattr(model.config.get_text_config(), "_experts_implementation", None):
-        model.config.get_text_config()._experts_implementation = IMPLEMENTATION
+    config = model.config.get_text_config()
+    if getattr(config, "_experts_implementation", None):
+        config._experts_implementation = IMPLEMENTATION
     if model.device.type == "cuda":
         modules.swap(model)
     # Its kernels solve in TF32 whatever they are given: good enough for 16 bits, a thousand times off for 32.
@@ -43,10 +46,8 @@ def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> 
     return Runner(model, layout, pool, graphs, in_chunks, DEAD_BELOW if is_half else 0.0)
 
 
-def _pool(memory: int, layers: Any, device: torch.device, live_share: float) -> Any:
+def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live_share: float) -> DevicePool:
     """With room for many running sequences, or where it is small for fewer. Raises BadInput where it holds none."""
-    from hypic_rag.cache.tiers.device import DevicePool
-
     for n_sequences in (64, 16, 4):
         with suppress(BadInput):
             return DevicePool.within(memory, layers, device, n_sequences=n_sequences, live_share=live_share)

@@ -9,7 +9,6 @@ from hypic_kernels.plan import LinearPlan
 from torch import Tensor
 
 MAX_ROWS = 512  # a pass; more are run in several, since the recurrence's kernel goes row by row
-RUN = 16  # rows a run of the recurrence at most: a chunk of its kernel
 SPLIT = 1024  # keys a piece of attention
 SPLIT_OF_ONE_ROW = 256  # where so few rows would leave most of the GPU idle
 

@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
+from hypic_rag.engine.device.gated_delta import Prepared, prepared
 from hypic_rag.engine.device.held import Held
 
 if TYPE_CHECKING:
     from hypic_rag.engine.attention import Scoring, Seat
-
-CHUNK = 64
 
 
 @cache
@@ -39,9 +38,9 @@ def is_there() -> bool:
 class DeviceIsolation:
     """A packed prefill of segments, each from a zero state; as ``context.Isolation``, and kept tensors stay on the GPU.
 
-    cu: (n_stretches + 1,) int64, edges of seams and interiors. interiors, seams: which stretches they are, by segment
-    (a leading segment has no seam). seam_rows: (n,) the seams' rows; cu_seams their edges. first, stop: (S,) int32,
-    the interiors' rows. reach: see ``LinearPlan``, of rows and of one virtual row a segment.
+    plan: of the convolutions. cu: (n_stretches + 1,) int64, edges of seams and interiors. interiors: (S,) which of the
+    stretches they are; behind_seams: those that a seam stands before (a leading segment has none). seam_rows: (n,) the
+    seams' rows; cu_seams their edges. first, stop: (S,) int32, the interiors' rows.
     """
 
     positions: Tensor
@@ -153,6 +152,7 @@ class Chunks:
         from fla.ops.gated_delta_rule.chunk_fwd import chunk_gated_delta_rule_fwd_intra
         from fla.ops.utils import chunk_local_cumsum
         from fla.ops.utils.constant import RCP_LN2  # its kernels take powers of two
+        from hypic_kernels.transition import CHUNK
 
         self.q, self.k, self.v, self.cu = q[None], k[None], v[None], cu
         self.total = chunk_local_cumsum(log_decay[None], chunk_size=CHUNK, scale=RCP_LN2, cu_seqlens=cu)
@@ -177,14 +177,10 @@ class Chunks:
         return out[0], end
 
 
-def _prepared(m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: Any, tails: Tensor) -> list[Tensor]:
-    from hypic_kernels import gdn
-
-    q, k, v, log_decay, beta = gdn.prepare(
-        qkv, a, b, m.conv1d.weight.squeeze(1), m.conv1d.bias, m.A_log, m.dt_bias, plan, tails,
-        m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength,
-    )  # fmt: skip
-    return [q.to(qkv.dtype), k.to(qkv.dtype), v.to(qkv.dtype), log_decay, beta]
+def _prepared(m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: Any, tails: Tensor) -> Prepared:
+    """q, k and v in the model's type, in which fla's kernels multiply."""
+    q, k, v, log_decay, beta = prepared(m, qkv, a, b, strength, plan, tails)
+    return q.to(qkv.dtype), k.to(qkv.dtype), v.to(qkv.dtype), log_decay, beta
 
 
 def _isolated_plan(spans: Sequence[tuple[int, int]], device: torch.device, tail_to: int | None = None) -> Any:

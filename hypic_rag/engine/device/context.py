@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from hypic_kernels import attention, chunked_scan, gdn, scan
+from hypic_kernels import attention, chunked_scan, scan
 from hypic_kernels.pieces import AttentionBucket
 from hypic_kernels.plan import AttentionPlan, LinearPlan
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
+from hypic_rag.engine.device.gated_delta import prepared
 
 if TYPE_CHECKING:
     from hypic_rag.engine.attention import Scoring, Seat
@@ -40,10 +41,7 @@ class DevicePass:
         slot: the layer's. m: Hugging Face's module, whose convolution and decays are read.
         """
         pools = self.pool.layers[slot]
-        q, k, v, log_decay, beta = gdn.prepare(
-            qkv, a, b, m.conv1d.weight.squeeze(1), m.conv1d.bias, m.A_log, m.dt_bias, self.linear, pools.slots["tail"],
-            m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength,
-        )  # fmt: skip
+        q, k, v, log_decay, beta = prepared(m, qkv, a, b, strength, self.linear, pools.slots["tail"])
         R = pools.slots["S"]
         if self.bucket.max_rows == 1 and not self.is_spliced:  # decoding
             return scan.scan(q, k, v, log_decay, beta, self.linear, R, None, None, "none", qkv.dtype)

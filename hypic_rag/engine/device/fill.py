@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import torch
+from hypic_kernels.chunked_scan import CHUNK
 from hypic_kernels.pieces import SequenceRows, write_plan
 
 from hypic_rag.engine.assemble import Active
-from hypic_rag.engine.device.bucket import RUN, Bucket, Sizes, split_of
+from hypic_rag.engine.device.bucket import Bucket, Sizes, split_of
 from hypic_rag.engine.plan import Rows, Splice
 from hypic_rag.engine.rotary import Rotary
 
@@ -36,7 +38,7 @@ def sizes_of(batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> Sizes:
 
 def _most_runs(active: Active) -> int:
     """Of the recurrence: rows in chunks, and a splice at the end of some."""
-    return sum(-(-event.n // RUN) if isinstance(event, Rows) else 1 for event in active.events)
+    return sum(-(-event.n // CHUNK) if isinstance(event, Rows) else 1 for event in active.events)
 
 
 def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]) -> None:
@@ -84,7 +86,7 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
     host["first_run"][len(batch) :] = run
     write_plan(host["attention"], described, bucket.sizes.attention)
     if turn:
-        offsets = np.array([interior.offset for active in batch for interior in active.state.interiors])
+        offsets = [interior.offset for active in batch for interior in active.state.interiors]
         for r, rotary in enumerate(rotaries):
             _turns(host[f"cos{r}"], host[f"sin{r}"], rotary, offsets)
 
@@ -92,7 +94,7 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
 def _runs(bucket: Bucket, run: int, start: int, stop: int, slot: int, compose: int) -> int:
     """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Returns the next number."""
     host = bucket.host
-    edges = [*range(start, stop, RUN), stop] if stop > start else [start, stop]
+    edges = [*range(start, stop, CHUNK), stop] if stop > start else [start, stop]
     for first, last in pairwise(edges):
         host["run_row"][run], host["run_n"][run] = first, last - first
         host["run_slot"][run], host["run_compose"][run] = (slot, compose) if last == stop else (-1, 0)
@@ -112,16 +114,10 @@ def partner(rotary: Rotary, dim: int) -> np.ndarray:
     return at
 
 
-def _turns(cos: np.ndarray, sin: np.ndarray, rotary: Rotary, offsets: np.ndarray) -> None:
-    """Of the turns by ``-offset``, in float64, rounded once; as ``Rotary.turns``, and 1 and 0 where nothing turns."""
-    angles = -offsets[:, None] * rotary.inv_freq.numpy()
-    c, s = np.cos(angles), np.sin(angles)
-    n, first = len(offsets), rotary.first
+def _turns(cos: np.ndarray, sin: np.ndarray, rotary: Rotary, offsets: list[int]) -> None:
+    """``Rotary.turns`` for whole heads: 1 and 0 where nothing turns."""
+    n = len(offsets)
     cos[:n], sin[:n] = 1, 0
-    rotated = slice(first, first + 2 * angles.shape[1])
-    if rotary.interleaved:
-        cos[:n, rotated] = np.stack((c, c), -1).reshape(n, -1)
-        sin[:n, rotated] = np.stack((-s, s), -1).reshape(n, -1)
-    else:
-        cos[:n, rotated] = np.concatenate((c, c), -1)
-        sin[:n, rotated] = np.concatenate((-s, s), -1)
+    turned = rotary.turns(offsets, torch.device("cpu"))
+    rotated = slice(rotary.first, rotary.first + turned[0].shape[1])
+    cos[:n, rotated], sin[:n, rotated] = (table.numpy() for table in turned)

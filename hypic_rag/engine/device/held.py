@@ -38,10 +38,6 @@ class Held:
         return self.lease.token_at
 
     @property
-    def n_tokens(self) -> int:
-        return self.lease.n_tokens
-
-    @property
     def nbytes(self) -> int:
         return self.pool.lease_bytes(self.lease)
 

@@ -1,0 +1,23 @@
+"""What a Gated DeltaNet module of Hugging Face's hands to the kernels."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from hypic_kernels.plan import LinearPlan
+
+Prepared = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def prepared(m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: "LinearPlan", tails: Tensor) -> Prepared:
+    """q, k, v, log decay and write strength as ``hypic_kernels.gdn.prepare`` gives them.
+
+    m: the module, whose convolution and decays are read. qkv, a, b: its projections of the rows.
+    """
+    from hypic_kernels import gdn
+
+    return gdn.prepare(
+        qkv, a, b, m.conv1d.weight.squeeze(1), m.conv1d.bias, m.A_log, m.dt_bias, plan, tails,
+        m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength,
+    )  # fmt: skip
