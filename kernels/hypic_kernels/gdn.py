@@ -24,6 +24,7 @@ def prepare(
     k_dim: int,
     v_dim: int,
     strength: float,
+    qk_dtype: torch.dtype = torch.float32,
     heads: int = 4,
     num_warps: int = 4,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -33,15 +34,15 @@ def prepare(
     A_log, dt_bias: (Hv,). tails: (n_slots, k - 1, C), read and written as in convolution.convolve. strength: of the
     strongest write, 1 or 2.
 
-    Returns q, k (N, Hk, K) float32, v (N, Hv, V) in qkv's dtype, log_decay and beta (N, Hv) float32. Rounding is
+    Returns q, k (N, Hk, K) in qk_dtype, v (N, Hv, V) in qkv's dtype, log_decay and beta (N, Hv) float32. Rounding is
     Hugging Face's: the convolution's output has the model's dtype, so v loses nothing in it, but q and k are
-    normalized in float32 and stay there; the sigmoid has the dtype of b.
+    normalized in float32 and stay there unless asked otherwise; the sigmoid has the dtype of b.
     Oracle: gdn_reference.prepare.
     """
     n, channels = qkv.shape
     assert channels == 2 * n_k_heads * k_dim + n_v_heads * v_dim, (channels, n_k_heads, k_dim, n_v_heads, v_dim)
     assert qkv.stride(1) == a.stride(1) == b.stride(1) == 1 and weight.is_contiguous() and tails.is_contiguous()
-    q, k = (torch.empty(n, n_k_heads, k_dim, device=qkv.device) for _ in "qk")
+    q, k = (torch.empty(n, n_k_heads, k_dim, dtype=qk_dtype, device=qkv.device) for _ in "qk")
     v = torch.empty(n, n_v_heads, v_dim, dtype=qkv.dtype, device=qkv.device)
     log_decay, beta = (torch.empty(n, n_v_heads, device=qkv.device) for _ in "gb")
     grid = (n + len(plan.end), 2 * triton.cdiv(n_k_heads, heads) + triton.cdiv(n_v_heads, heads))

@@ -52,6 +52,8 @@ def test_prepare_equals_the_reference(n_k, n_v, K, V, biased, strength, dtype):
     for name, mine, reference in zip(("q", "k", "v", "log_decay", "beta"), got, expected, strict=True):
         assert mine.shape == reference.shape and mine.dtype == reference.dtype, name
         assert rel_err(mine[: n - 2], reference[: n - 2]) < tolerance, name
+    half = prepare(*args, qk_dtype=torch.float16)  # the interpreter does not round to bfloat16
+    assert all(torch.equal(mine, whole.half()) for mine, whole in zip(half[:2], got[:2], strict=True))
     decay, reference = got[3][: n - 2], expected[3][: n - 2]
     assert ((decay - reference).abs() <= 3e-6 * reference.abs()).all()  # also the smallest
     assert torch.equal(tails, after)

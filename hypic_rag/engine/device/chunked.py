@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.engine.device.gated_delta import Prepared, prepared
+from hypic_rag.engine.device.gated_delta import prepared
 from hypic_rag.engine.device.held import Held
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class DeviceIsolation:
 
         kernel = m.conv1d.weight.shape[-1]
         tails = qkv.new_empty(len(self.spans), kernel - 1, qkv.shape[1])
-        q, k, v, log_decay, beta = _prepared(m, qkv, a, b, strength, self.plan, tails)
+        q, k, v, log_decay, beta = prepared(m, qkv, a, b, strength, self.plan, tails, qkv.dtype)
         rule = Chunks(q, k, v, log_decay, beta, self.cu)
         start = v.new_zeros(len(self.cu) - 1, *v.shape[1:2], k.shape[-1], v.shape[-1], dtype=torch.float32)
         if len(self.behind_seams):
@@ -131,7 +131,7 @@ class LongPass:
 
     def gated_delta(self, slot: int, m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float) -> Tensor:
         pools = self.pool.layers[slot]
-        q, k, v, log_decay, beta = _prepared(m, qkv, a, b, strength, self.plan, pools.slots["tail"])
+        q, k, v, log_decay, beta = prepared(m, qkv, a, b, strength, self.plan, pools.slots["tail"], qkv.dtype)
         out, end = Chunks(q, k, v, log_decay, beta, self.cu).run(None)
         pools.slots["S"][self.held.next_slot] = end[0]
         return out
@@ -145,7 +145,8 @@ class LongPass:
 class Chunks:
     """The gated delta rule over stretches of rows, from states of their own. cu: (n_stretches + 1,) their edges.
 
-    q, k: (N, Hk, K); v: (N, H, V); log_decay, beta: (N, H) float32.
+    q, k: (N, Hk, K) and v: (N, H, V) in the model's type, in which fla's kernels multiply; log_decay, beta: (N, H)
+    float32.
     """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, cu: Tensor):
@@ -175,12 +176,6 @@ class Chunks:
         )
         out = chunk_fwd_o(self.q, self.k, written, h, self.total, scale=1.0, cu_seqlens=self.cu)
         return out[0], end
-
-
-def _prepared(m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: Any, tails: Tensor) -> Prepared:
-    """q, k and v in the model's type, in which fla's kernels multiply."""
-    q, k, v, log_decay, beta = prepared(m, qkv, a, b, strength, plan, tails)
-    return q.to(qkv.dtype), k.to(qkv.dtype), v.to(qkv.dtype), log_decay, beta
 
 
 def _isolated_plan(spans: Sequence[tuple[int, int]], device: torch.device, tail_to: int | None = None) -> Any:

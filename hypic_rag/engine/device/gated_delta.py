@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -10,7 +11,10 @@ if TYPE_CHECKING:
 Prepared = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def prepared(m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: "LinearPlan", tails: Tensor) -> Prepared:
+def prepared(
+    m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: "LinearPlan", tails: Tensor,
+    qk_dtype: torch.dtype = torch.float32,
+) -> Prepared:  # fmt: skip
     """q, k, v, log decay and write strength as ``hypic_kernels.gdn.prepare`` gives them.
 
     m: the module, whose convolution and decays are read. qkv, a, b: its projections of the rows.
@@ -19,5 +23,5 @@ def prepared(m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: "
 
     return gdn.prepare(
         qkv, a, b, m.conv1d.weight.squeeze(1), m.conv1d.bias, m.A_log, m.dt_bias, plan, tails,
-        m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength,
+        m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength, qk_dtype,
     )  # fmt: skip
