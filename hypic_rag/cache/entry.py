@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from safetensors import SafetensorError
@@ -38,6 +39,17 @@ class Entry:
     def nbytes(self) -> int:
         """Bytes of all tensors; the stored file has a few kilobytes more."""
         return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors.values())
+
+    @cached_property
+    def transition_norms(self) -> tuple[Tensor | None, ...]:
+        """Of each layer, the Frobenius norms (H,) float32 of its heads' dense T, on the CPU; None where it has none."""
+        Ts = [layer.tensors.get("T") for layer in self.layers]
+        dense = [T for T in Ts if T is not None and T.dim() == 3]
+        if not dense:
+            return (None,) * len(Ts)
+        norms = torch.cat([torch.linalg.vector_norm(T.float(), dim=(1, 2)) for T in dense]).cpu()  # waits once
+        found = iter(norms.split([len(T) for T in dense]))
+        return tuple(None if T is None or T.dim() != 3 else next(found) for T in Ts)
 
 
 class EntryRefused(Exception):

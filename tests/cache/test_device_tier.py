@@ -3,71 +3,17 @@
 On a GPU: HYPIC_TEST_DEVICE=cuda pytest tests/cache/test_device_tier.py
 """
 
-import os
 import random
 from itertools import pairwise
 
 import pytest
 import torch
+from device_samples import DEVICE, GDN, HYBRID, MODELS, N_HEADS, SEAM, assert_same, entry_of, flush, poisoned
 
-from hypic_rag.cache import Entry, LayerEntry
+from hypic_rag.cache import Entry
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.slabs import LayerShapes, runs
 from hypic_rag.errors import BadInput
-
-DEVICE = os.environ.get("HYPIC_TEST_DEVICE", "cpu")
-SEAM = 3
-F32, BF16 = torch.float32, torch.bfloat16
-
-GDN = LayerShapes({"S": ((3, 4, 5), F32), "tail": ((3, 7), BF16)}, matrices=(3, 4))
-MAMBA2 = LayerShapes({"S": ((2, 4, 5), F32), "log_T": ((2,), F32), "tail": ((3, 6), BF16)})
-DIAGONAL = LayerShapes({"S": ((2, 4, 5), F32), "log_T": ((2, 4), F32)})
-RETNET = LayerShapes({"S": ((2, 4, 5), F32)})
-CONVOLUTION = LayerShapes({"tail": ((2, 9), BF16)})
-ATTENTION = LayerShapes(tokens={"K": ((2, 6), BF16), "V": ((2, 8), BF16)})
-MLA = LayerShapes(tokens={"latent": ((1, 11), BF16)})
-
-MODELS = {
-    "GDN and attention": [GDN, GDN, ATTENTION, GDN, ATTENTION],
-    "GDN and MLA": [MLA, GDN],
-    "attention alone": [ATTENTION, MLA],
-    "GDN alone": [GDN, GDN],
-    "others": [MAMBA2, DIAGONAL, RETNET, CONVOLUTION, ATTENTION],
-    "short convolution alone": [CONVOLUTION],
-}
-HYBRID = MODELS["GDN and attention"]
-N_HEADS = 3 * 3  # of dense T, over all layers of HYBRID
-
-
-def entry_of(layers, n_interior: int, seed: int = 0, dead=()) -> Entry:
-    """dead: numbers, among all heads with a dense T, of those whose T is tiny."""
-    generator = torch.Generator().manual_seed(seed)
-    made, head = [], 0
-    for shapes in layers:
-        tensors = {
-            name: torch.randn(shape, generator=generator).to(dtype)
-            for name, (shape, dtype) in shapes.of_entry(n_interior).items()
-        }
-        for T in tensors.get("T", ()):
-            T.mul_(1e-9 if head in dead else 1)
-            head += 1
-        made.append(LayerEntry("some", tensors))
-    return Entry(SEAM + n_interior, SEAM, tuple(made))
-
-
-def assert_same(views, entry: Entry, dead=()) -> None:
-    """Bit for bit; a dead head's T is zero."""
-    head = 0
-    for found, layer in zip(views, entry.layers, strict=True):
-        assert found.keys() == layer.tensors.keys()
-        for name, tensor in layer.tensors.items():
-            wanted = tensor.clone()
-            if name == "T":
-                for T in wanted:
-                    T.mul_(0 if head in dead else 1)
-                    head += 1
-            assert found[name].dtype == wanted.dtype
-            assert torch.equal(found[name].cpu(), wanted), name
 
 
 def allocated(pool: DevicePool) -> int:
@@ -79,15 +25,6 @@ def allocated(pool: DevicePool) -> int:
         if t is not None
     ]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-def poisoned(*sizes, **options) -> DevicePool:
-    pool = DevicePool(*sizes, **options)
-    for layer in pool.layers:
-        for t in (*layer.slots.values(), *layer.tokens.values(), layer.matrices):
-            if t is not None:
-                t.fill_(float("nan"))
-    return pool
 
 
 @pytest.mark.parametrize("layers", MODELS.values(), ids=MODELS)
@@ -118,6 +55,7 @@ def test_tokens_lie_token_by_token_and_layers_share_one_place():
     pool.put("a", entry_of(HYBRID, 17))
     entry = entry_of(HYBRID, 20, seed=1)
     resident = pool.put("b", entry)
+    flush(pool)
     assert resident.token_at == 32  # behind 17, rounded up to a multiple of 16
     for i in (2, 4):
         for name, slab in pool.layers[i].tokens.items():
@@ -142,6 +80,7 @@ def test_dead_heads_are_not_stored(dead):
     first, entry = entry_of(HYBRID, 5), entry_of(HYBRID, 20, seed=1, dead=dead)
     pool.put("first", first)
     resident = pool.put("a", entry, dead_below=1e-4)
+    flush(pool)
     assert resident.n_matrices == N_HEADS - len(dead)
     assert resident.nbytes == 32 * 2 * 2 * (2 * 6 + 2 * 8) + 3 * 4 * (3 * 4 * 5 + 3) + 3 * 3 * 7 * 2 + 64 * (
         9 - len(dead)
@@ -267,6 +206,7 @@ def test_a_lease_is_given_back_once():
 def test_states_and_tokens_are_copied():
     pool, entry = DevicePool(HYBRID, DEVICE, 3, 64), entry_of(HYBRID, 20)
     resident = pool.put("a", entry)
+    flush(pool)
     pool.copy_state(resident.slot, lease_slot := 1 if resident.slot == 0 else 0)
     pool.copy_tokens(resident.token_at, 44, 20)
     for layer, kept in zip(pool.layers, entry.layers, strict=True):
@@ -297,18 +237,23 @@ def test_what_is_not_of_the_pools_shapes_is_refused(layer, name, change):
     assert pool.nbytes == 0
 
 
-def test_a_copy_that_fails_leaves_nothing_taken(monkeypatch):
-    pool, entry = DevicePool(HYBRID, DEVICE, 1, 16), entry_of(HYBRID, 16)
+def test_entries_whose_copies_fail_are_dropped(monkeypatch):
+    pool, entry = DevicePool(HYBRID, DEVICE, 3, 48), entry_of(HYBRID, 16)
+    before = pool.put("before", entry_of(HYBRID, 16, seed=1))
+    flush(pool)
 
     def fail(*_):
         raise torch.OutOfMemoryError("no memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(pool._slabs, "write", fail)
+        patched.setattr(pool._slabs, "copy_in", fail)
+        pool.put("a", entry)
+        pool.put("b", entry)
         with pytest.raises(torch.OutOfMemoryError):
-            pool.put("a", entry)
-    assert "a" not in pool and pool.nbytes == 0
-    assert_same(pool.views(pool.put("b", entry)), entry)
+            pool.flush()
+    assert "a" not in pool and "b" not in pool and pool.nbytes == before.nbytes
+    assert_same(pool.views(before), entry_of(HYBRID, 16, seed=1))
+    assert_same(pool.views(pool.put("a", entry)), entry)
 
 
 BUDGETS = {  # bytes; one segment and one sequence of HYBRID take 10,354
@@ -358,8 +303,8 @@ def test_a_budget_too_small_says_what_to_do():
     with pytest.raises(BadInput) as refused:
         DevicePool.within(60_000, HYBRID, DEVICE)
     assert str(refused.value) == (
-        "a device budget of 60.0 kB is too small: 64 running sequences take 3.8 MB, and a segment of 512 tokens "
-        "58.8 kB. Give at least 3.8 MB, let fewer sequences run at once, or make segments shorter"
+        "a device budget of 60.0 kB is too small: 64 running sequences take 3.8 MB, and a segment of 1024 tokens "
+        "116.1 kB. Give at least 3.9 MB, let fewer sequences run at once, or make segments shorter"
     )
 
 
@@ -483,23 +428,3 @@ def test_thousands_of_steps_equal_a_simple_model():
                     assert all((t == value % 256).all() for t in written)
             assert pool.nbytes == sum(r.nbytes for r in here.values()) + sum(map(pool.lease_bytes, leases))
     assert all(count > 100 for count in n.values()), n
-
-
-@pytest.mark.skipif(DEVICE != "cuda", reason="streams are CUDA's: HYPIC_TEST_DEVICE=cuda")
-def test_copies_on_a_stream_of_their_own():
-    """Into places that the current stream still reads, from pinned memory; whoever waits for ``ready`` sees them."""
-    layers = [LayerShapes({"S": ((8, 128, 128), F32)}, (8, 128), {"K": ((2, 128), BF16)})]
-    pool, stream = DevicePool(layers, DEVICE, 1, 4096), torch.cuda.Stream()
-    entries = []
-    for seed in range(4):
-        made = entry_of(layers, 4000, seed)
-        pinned = tuple(LayerEntry("some", {k: t.pin_memory() for k, t in e.tensors.items()}) for e in made.layers)
-        entries.append(Entry(made.n_tokens, SEAM, pinned))
-    seen = []
-    for i, entry in enumerate(entries):
-        resident = pool.put(str(i), entry, stream=stream)  # evicts the one before, which is still to be read
-        torch.cuda.current_stream().wait_event(resident.ready)
-        torch.cuda._sleep(20_000_000)  # so that the reads below are late
-        seen.append([{name: t.clone() for name, t in layer.items()} for layer in pool.views(resident)])
-    for found, entry in zip(seen, entries, strict=True):
-        assert_same(found, entry)

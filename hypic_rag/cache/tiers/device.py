@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Self
 
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from hypic_rag.cache.entry import Entry
 from hypic_rag.cache.report import TierStats
+from hypic_rag.cache.tiers.arrivals import Arrivals
 from hypic_rag.cache.tiers.extents import Extents
-from hypic_rag.cache.tiers.slabs import LayerPools, LayerShapes, Slabs, dense, unit_bytes
+from hypic_rag.cache.tiers.slabs import LayerPools, LayerShapes, Place, Slabs, dense, unit_bytes
 from hypic_rag.config import format_bytes
 from hypic_rag.errors import BadInput
 
@@ -26,7 +27,6 @@ class Resident:
     """An entry on the device: its slot, and where its interior's tokens and its live matrices begin.
 
     n_tokens, seam_tokens: as the entry has them. nbytes: of its slot, its token slots (rounded up) and its matrices.
-    ready: behind its copies; the stream that reads must wait for it (None on a CPU).
     """
 
     digest: str
@@ -37,7 +37,6 @@ class Resident:
     n_tokens: int
     seam_tokens: int
     nbytes: int
-    ready: torch.cuda.Event | None
 
     @property
     def n_interior(self) -> int:
@@ -63,6 +62,8 @@ class DevicePool:
     The least recently used entries make room; pinned ones never do, and leases stay until freed. Not thread-safe by
     itself: the engine's lock covers it. On a GPU the current stream is taken to be the one that reads; what is dropped
     or freed may be overwritten by whatever is queued there later.
+
+    ``put`` gives an entry its place at once, but only ``flush`` copies what was put, and who reads must ``wait``.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class DevicePool:
         self._has_tokens = any(layer.tokens for layer in layers)
         self._unit = unit_bytes(layers)
         self._slabs = Slabs(layers, torch.device(device), n_slots, n_tokens, n_matrices)
+        self._arrivals = Arrivals(self._slabs)
         self._free_slots = list(reversed(range(n_slots)))
         self._tokens, self._matrices = Extents(n_tokens, TOKEN_ALIGN), Extents(n_matrices)
         self._residents: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
@@ -96,14 +98,16 @@ class DevicePool:
         budget_bytes: int,
         layers: Sequence[LayerShapes],
         device: torch.device | str,
-        tokens_a_segment: int = 512,
+        tokens_a_segment: int = 1024,
         n_sequences: int = 64,
         tokens_a_sequence: int = 512,
         live_share: float = 1.0,
     ) -> Self:
         """The pool that holds most segments in ``budget_bytes``, beside ``n_sequences`` leases.
 
-        tokens_a_segment, tokens_a_sequence: usual numbers of an interior's tokens and of a sequence's own rows.
+        tokens_a_segment, tokens_a_sequence: usual numbers of an interior's tokens and of a sequence's own rows. Where
+        segments are longer, token slots run out before slots do; where they are shorter little is wasted, since states
+        and transitions weigh more (Qwen3.5-35B-A3B: 20 MiB of 1,024 tokens beside 105 MiB).
         live_share: of the heads with a dense T, how many are expected to be alive (see ``put``).
         Raises BadInput where not one segment fits.
         """
@@ -154,42 +158,51 @@ class DevicePool:
         self._n_hits += found is not None
         return found
 
-    def put(
-        self, digest: str, entry: Entry, dead_below: float = 0.0, stream: torch.cuda.Stream | None = None
-    ) -> Resident | None:
-        """The entry under the digest: the one already here, else a copy of the one given; None where there is no room
-        beside what is pinned or leased, and then nothing is dropped.
+    def put(self, digest: str, entry: Entry, dead_below: float = 0.0) -> Resident | None:
+        """The entry under the digest: the one already here, else the one given, which ``flush`` copies and which must
+        not change until then; None where there is no room beside what is pinned or leased, and then nothing is dropped.
 
         dead_below: heads whose dense T has a smaller Frobenius norm are not stored, which takes their T as zero.
-        stream: where copies are queued, None for the current one. Raises ValueError if it is not of the pool's shapes.
+        Raises ValueError if it is not of the pool's shapes.
         """
         kept = self._touched(digest)
         if kept is not None:
             return kept
-        self._slabs.require_fit(entry)
-        live = self._slabs.live(entry, dead_below)
-        n_tokens, n_matrices = self._places(entry.n_tokens - entry.seam_tokens), int(live.sum())
+        outline = self._arrivals.outlines.of(entry, dead_below)
+        n_tokens, n_matrices = self._places(entry.n_tokens - entry.seam_tokens), int(outline.live.sum())
         found = self._take(1, n_tokens, n_matrices)
         if found is None:
             return None
         [slot], token_at, matrix_at = found
         nbytes = self._unit.of(1, self._tokens.rounded(n_tokens), n_matrices)
-        place = (slot, token_at, matrix_at)
-        resident = Resident(digest, *place, n_matrices, entry.n_tokens, entry.seam_tokens, nbytes, None)
+        resident = Resident(digest, slot, token_at, matrix_at, n_matrices, entry.n_tokens, entry.seam_tokens, nbytes)
         self.nbytes += nbytes
+        self._arrivals.add(entry, outline, Place(slot, token_at, matrix_at))
+        self._residents[digest] = resident
+        return resident
+
+    def flush(self) -> None:
+        """Queue the copies of all that was put since the last time, layer by layer, on a stream of their own (on a CPU
+        they are made now). No pass may be under way that waits for a layer. Entries of copies that fail are dropped."""
+        slots = self._arrivals.waiting
         try:
-            ready = self._slabs.write(entry, *place, live, stream)
+            self._arrivals.flush()
         except BaseException:  # no memory for what is copied by way of another tensor, say
-            self._release(resident)
+            for resident in [one for one in self._residents.values() if one.slot in slots]:
+                self.discard(resident.digest)
             raise
-        self._residents[digest] = replace(resident, ready=ready)
-        return self._residents[digest]
+
+    def wait(self, layer: int | None = None) -> None:
+        """The current stream waits for what was flushed of a layer, None: of all. A CUDA graph waits at each replay,
+        for the last flush before it."""
+        self._arrivals.wait(layer)
 
     def views(self, resident: Resident) -> tuple[Mapping[str, Tensor], ...]:
         """Of each layer, the tensors in an entry's names and shapes, for code without kernels: views of the pools,
-        but a dense T is a copy (dead heads are zero). Valid while the entry is here. The current stream waits."""
-        if resident.ready is not None:
-            torch.cuda.current_stream(self._slabs.device).wait_event(resident.ready)
+        but a dense T is a copy (dead heads are zero). Valid while the entry is here. Flushes, and the current stream
+        waits."""
+        self.flush()
+        self.wait()
         return self._slabs.read(resident.slot, resident.token_at, self._places(resident.n_interior))
 
     def discard(self, digest: str) -> bool:
@@ -309,8 +322,7 @@ class DevicePool:
 
     def _release(self, resident: Resident) -> None:
         """Its memory is free for what is queued on the current stream from now on."""
-        if resident.ready is not None:
-            torch.cuda.current_stream(self._slabs.device).wait_event(resident.ready)
+        self._arrivals.drop(resident.slot)
         self._free_slots.append(resident.slot)
         self._tokens.give(resident.token_at, self._places(resident.n_interior))
         self._matrices.give(resident.matrix_at, resident.n_matrices)

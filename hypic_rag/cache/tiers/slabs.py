@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-
-from hypic_rag.cache.entry import Entry
 
 Tensors = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -47,6 +47,14 @@ class LayerPools:
     T_at: Tensor | None
 
 
+class Place(NamedTuple):
+    """Where an entry lies: its slot, its first token slot, its first matrix."""
+
+    slot: int
+    token: int
+    matrix: int
+
+
 @dataclass(frozen=True)
 class UnitBytes:
     """Bytes that a slot, a token slot and a matrix take, over all layers."""
@@ -79,15 +87,18 @@ def unit_bytes(layers: Sequence[LayerShapes]) -> UnitBytes:
 
 
 class Slabs:
-    """All layers' tensors. ``layers[i]``: of layer i. Nothing is zeroed, ``T_at`` aside."""
+    """All layers' tensors. ``layers[i]``: of layer i. ``heads``: how many layers have a dense T, and of how many heads.
+    Nothing is zeroed, ``T_at`` aside."""
 
     def __init__(
         self, layers: Sequence[LayerShapes], device: torch.device, n_slots: int, n_tokens: int, n_matrices: int
     ):
-        self.shapes, self.device = tuple(layers), device
+        self.shapes = tuple(layers)
         n_dense, n_heads, k_dim = dense(layers)
+        self.heads = n_dense, n_heads
         self._T_at = torch.full((n_dense, n_slots, n_heads), -1, dtype=torch.int32, device=device)
         self._matrices = torch.empty(n_matrices, k_dim, k_dim, dtype=torch.float32, device=device)
+        self.device = self._T_at.device
         rows_of_T_at = iter(self._T_at)
 
         def room(n: int, tensors: Tensors) -> dict[str, Tensor]:
@@ -107,61 +118,28 @@ class Slabs:
         tensors = [t for layer in self.layers for t in (*layer.slots.values(), *layer.tokens.values())]
         return sum(t.nbytes for t in (*tensors, self._matrices, self._T_at))
 
-    def live(self, entry: Entry, dead_below: float) -> Tensor:
-        """(n_dense, H) bool on the CPU: whether a head's T has a Frobenius norm of at least ``dead_below``."""
-        Ts = [e.tensors["T"] for e, shapes in zip(entry.layers, self.shapes, strict=True) if shapes.matrices]
-        if not Ts or dead_below <= 0:
-            return torch.ones(self._T_at.shape[0], self._T_at.shape[2], dtype=torch.bool)
-        dead = torch.stack([torch.linalg.vector_norm(T, dim=(1, 2)) < dead_below for T in Ts])
-        return ~dead.cpu()
+    def set_transitions(self, slots: Tensor, numbers: Tensor) -> None:
+        """slots: (E,) int64. numbers: (n_dense, E, H) int32, their rows of every ``T_at``. Both on the device."""
+        self._T_at.index_copy_(1, slots, numbers)
 
-    def require_fit(self, entry: Entry) -> None:
-        """Raises ValueError where copies would be of other shapes or types than the slabs (and be made to fit)."""
-        if len(entry.layers) != len(self.shapes):
-            raise ValueError(f"the entry has {len(entry.layers)} layers, the pool {len(self.shapes)}")
-        for i, (layer, shapes) in enumerate(zip(entry.layers, self.shapes, strict=True)):
-            found = {name: (tuple(t.shape), t.dtype) for name, t in layer.tensors.items()}
-            wanted = dict(shapes.of_entry(entry.n_tokens - entry.seam_tokens))
-            if found != wanted:
-                raise ValueError(f"layer {i} of the entry has {found}, but the pool was made for {wanted}")
+    def copy_in(self, tensor: Tensor, layer: int, name: str, place: Place, live: np.ndarray) -> None:
+        """An entry's tensor, from wherever and however it lies, on the current stream.
 
-    def write(
-        self, entry: Entry, slot: int, token_at: int, matrix_at: int, live: Tensor, stream: torch.cuda.Stream | None
-    ) -> torch.cuda.Event | None:
-        """Copy an entry's tensors in, a copy each (of T one a run of live heads), from pinned memory without waiting.
-
-        The copies wait for what was queued before, which may still read what they overwrite. stream: where they are
-        queued, None for the current one. Returns an event behind the last, on a CPU None.
+        live: (n_dense, H) bool, the heads whose T has a matrix; they have them in a row.
         """
-        if self.device.type != "cuda":
-            self._write(entry, slot, token_at, matrix_at, live)
-            return None
-        current = torch.cuda.current_stream(self.device)
-        stream = stream or current
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            self._write(entry, slot, token_at, matrix_at, live)
-            ready: torch.cuda.Event = stream.record_event()
-            return ready
-
-    def _write(self, entry: Entry, slot: int, token_at: int, matrix_at: int, live: Tensor) -> None:
-        numbers = torch.where(live, matrix_at + live.flatten().cumsum(0).view_as(live) - 1, -1).int()
-        if self.device.type == "cuda" and numbers.numel():
-            numbers = numbers.pin_memory()
-        self._T_at[:, slot].copy_(numbers, non_blocking=True)
-        live_of = iter(live.tolist())
-        for pools, layer, shapes in zip(self.layers, entry.layers, self.shapes, strict=True):
-            for name in shapes.slots:
-                pools.slots[name][slot].copy_(layer.tensors[name], non_blocking=True)
-            for name in shapes.tokens:
-                # brought over as it lies and turned there: a copy between devices turns on the host, unpinned
-                brought = layer.tensors[name].to(self.device, non_blocking=True)
-                pools.tokens[name][token_at : token_at + brought.shape[1]].copy_(brought.transpose(0, 1))
-            if shapes.matrices is not None:
-                for start, stop in runs(next(live_of)):
-                    to = self._matrices[matrix_at : matrix_at + stop - start]
-                    to.copy_(layer.tensors["T"][start:stop], non_blocking=True)
-                    matrix_at += stop - start
+        pools = self.layers[layer]
+        if name in pools.slots:
+            pools.slots[name][place.slot].copy_(tensor, non_blocking=True)
+        elif name in pools.tokens:
+            # brought over as it lies and turned there: a copy between devices turns on the host, unpinned
+            brought = tensor.to(self.device, non_blocking=True)
+            pools.tokens[name][place.token : place.token + brought.shape[1]].copy_(brought.transpose(0, 1))
+        else:
+            number = sum(shapes.matrices is not None for shapes in self.shapes[:layer])
+            at = place.matrix + int(live[:number].sum())
+            for start, stop in runs(live[number].tolist()):
+                self._matrices[at : at + stop - start].copy_(tensor[start:stop], non_blocking=True)
+                at += stop - start
 
     def read(self, slot: int, token_at: int, n_tokens: int) -> tuple[dict[str, Tensor], ...]:
         """A layer's tensors in an entry's shapes: views, but for a dense T, which is gathered, dead heads zero."""

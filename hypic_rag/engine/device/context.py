@@ -10,6 +10,7 @@ from hypic_kernels.plan import AttentionPlan, LinearPlan
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
+from hypic_rag.cache.tiers.slabs import LayerPools
 from hypic_rag.engine.device.gated_delta import prepared
 
 if TYPE_CHECKING:
@@ -35,12 +36,19 @@ class DevicePass:
     bucket: AttentionBucket
     is_spliced: bool
 
+    def arrived(self, slot: int) -> LayerPools:
+        """A layer's pools, once the entries that are on their way to it are there; other passes wait before they
+        begin, and so their graphs need not."""
+        if self.is_spliced:
+            self.pool.wait(slot)
+        return self.pool.layers[slot]
+
     def gated_delta(self, slot: int, m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float) -> Tensor:
         """Gated DeltaNet from its projections to what the rows read, (N, H, V) of qkv's type.
 
         slot: the layer's. m: Hugging Face's module, whose convolution and decays are read.
         """
-        pools = self.pool.layers[slot]
+        pools = self.arrived(slot)
         q, k, v, log_decay, beta = prepared(m, qkv, a, b, strength, self.linear, pools.slots["tail"])
         R = pools.slots["S"]
         if self.bucket.max_rows == 1 and not self.is_spliced:  # decoding
@@ -52,7 +60,7 @@ class DevicePass:
 
     def attend(self, seat: "Seat", q: Tensor, k: Tensor, v: Tensor, scoring: "Scoring") -> Tensor:
         """As ``engine.attention.attend``."""
-        pools, rotary = self.pool.layers[seat.slot].tokens, seat.layer.rotary
+        pools, rotary = self.arrived(seat.slot).tokens, seat.layer.rotary
         attention.store_kv(k.transpose(0, 1), v.transpose(0, 1), self.attention.kv_at, pools["K"], pools["V"])
         cos, sin, partner = self._no_turns(q) if rotary is None else self.turns[rotary.index]
         out = attention.spliced_attention(

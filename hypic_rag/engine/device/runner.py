@@ -59,6 +59,7 @@ class Runner:
     @torch.inference_mode()
     def run(self, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
         """As ``assemble.run``: one pass, or several where there are more than MAX_ROWS rows."""
+        self.pool.flush()
         kept: list[list[Tensor]] = [[] for _ in batch]
         long = [i for i, active in enumerate(batch) if self._is_long(active)]
         for i in long:
@@ -95,6 +96,7 @@ class Runner:
         device, held = self.model.device, active.state.held
         assert held is not None
         positions = torch.tensor(active.positions, device=device)
+        self.pool.wait()
         with patience(), self.layout.current.during(LongPass.of(self.pool, held, positions)):
             out = self.model(
                 input_ids=torch.tensor([active.ids], device=device),
@@ -114,6 +116,8 @@ class Runner:
             del self._captured[next(iter(self._captured))]
         fill(captured.bucket, batch, keep, self.layout.rotaries)
         captured.bucket.send()
+        if not sizes.is_spliced:  # others wait layer by layer
+            self.pool.wait()
         if captured.graph is not None:
             captured.graph.replay()
         elif self.graphs and captured.n_passes:  # the first pass has compiled and tuned what it launches

@@ -1,0 +1,122 @@
+"""When entries come into the slabs: queued, then copied together, layer by layer, while earlier layers compute."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hypic_rag.cache.entry import Entry
+from hypic_rag.cache.tiers.outlines import Outline, Outlines
+from hypic_rag.cache.tiers.slabs import Place, Slabs
+
+Copy = Callable[[Tensor, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrival:
+    entry: Entry
+    outline: Outline
+    place: Place
+
+
+class Arrivals:
+    """Of entries into ``slabs``. ``stream``: where copies are queued on a GPU; on a CPU ``flush`` makes them at once.
+
+    A pass in a CUDA graph waits for a layer by a node that looks at the layer's event: no pass may be under way while
+    events are recorded anew, and every event must have been recorded once, or there is no node.
+    """
+
+    def __init__(self, slabs: Slabs):
+        self._slabs, self.outlines = slabs, Outlines(slabs)
+        self._waiting: dict[int, _Arrival] = {}  # by slot
+        self._under_way: list[Entry] = []  # being read
+        self.stream: torch.cuda.Stream | None = None
+        self._arrived: list[torch.cuda.Event] = []
+        if slabs.device.type == "cuda":
+            self.stream = torch.cuda.Stream(slabs.device, priority=-1)  # its few programs are placed first
+            self._arrived = [torch.cuda.Event(external=True) for _ in slabs.layers]
+            for event in self._arrived:
+                event.record(self.stream)
+
+    @property
+    def waiting(self) -> set[int]:
+        """Slots of entries that were added since the last flush."""
+        return set(self._waiting)
+
+    def add(self, entry: Entry, outline: Outline, place: Place) -> None:
+        """At a place that nobody else has; ``entry`` is kept until it has arrived."""
+        assert place.slot not in self._waiting
+        self._waiting[place.slot] = _Arrival(entry, outline, place)
+
+    def drop(self, slot: int) -> None:
+        """What waits for this slot does not come; whatever was on its way is there for the current stream."""
+        self._waiting.pop(slot, None)
+        self.wait()
+
+    def wait(self, layer: int | None = None) -> None:
+        """The current stream waits for what ``flush`` brings of a layer; None: of all layers."""
+        if self.stream is None:
+            return
+        current = torch.cuda.current_stream(self._slabs.device)
+        if layer is not None:
+            current.wait_event(self._arrived[layer])
+        elif self._under_way:
+            current.wait_stream(self.stream)
+
+    def flush(self) -> None:
+        """Queue the copies of all that waits. They begin when the current stream has nothing left to do, since it may
+        still read what they overwrite."""
+        if self._under_way and (self.stream is None or self.stream.query()):
+            self._under_way = []
+        if not self._waiting:
+            return
+        arrivals, self._waiting = list(self._waiting.values()), {}
+        self._under_way += [arrival.entry for arrival in arrivals]
+        if self.stream is None:
+            from hypic_kernels.copies_reference import copy
+
+            self._bring(arrivals, copy)
+            return
+        from hypic_kernels.copies import copy
+
+        # See above; an engine has read what its last pass made, so that this returns at once.
+        torch.cuda.current_stream(self._slabs.device).synchronize()
+        with torch.cuda.stream(self.stream):
+            self._bring(arrivals, copy)
+
+    def _bring(self, arrivals: Sequence[_Arrival], copy: Copy) -> None:
+        matrices = np.stack([arrival.outline.matrices(arrival.place.matrix) for arrival in arrivals], axis=1)
+        if matrices.size:
+            slots = np.array([arrival.place.slot for arrival in arrivals])
+            self._slabs.set_transitions(self._sent(slots), self._sent(matrices))
+        table, edges = _merged(arrivals)
+        items = self._sent(table)
+        for layer in range(len(self._slabs.layers)):
+            copy(items, edges[layer], edges[layer + 1])
+            for arrival in arrivals:
+                for name in arrival.outline.others[layer]:
+                    tensor = arrival.entry.layers[layer].tensors[name]
+                    self._slabs.copy_in(tensor, layer, name, arrival.place, arrival.outline.live)
+            if self.stream is not None:
+                self._arrived[layer].record(self.stream)
+
+    def _sent(self, array: np.ndarray) -> Tensor:
+        """On the device, by way of pinned memory that torch gives to nobody else before it has been read."""
+        tensor = torch.from_numpy(array)
+        return tensor if self.stream is None else tensor.pin_memory().to(self._slabs.device, non_blocking=True)
+
+
+def _merged(arrivals: Sequence[_Arrival]) -> tuple[np.ndarray, list[int]]:
+    """The items (3, n) of all, layer after layer, and the numbers of the layers' first ones (L + 1,)."""
+    counts = np.stack([np.diff(arrival.outline.edges) for arrival in arrivals])  # (E, L)
+    edges = np.append(0, counts.sum(0).cumsum())
+    first = edges[:-1] + counts.cumsum(0) - counts  # (E, L)
+    table = np.empty((3, edges[-1]), dtype=np.int64)
+    for arrival, starts, n in zip(arrivals, first, counts, strict=True):
+        outline = arrival.outline
+        to = np.repeat(starts - outline.edges[:-1], n) + np.arange(outline.edges[-1])
+        for row, values in zip(table, outline.items(arrival.place), strict=True):
+            row[to] = values
+    return table, edges.tolist()
