@@ -212,7 +212,9 @@ def test_layers_come_one_after_the_other(n_come, monkeypatch):
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="streams are CUDA's: HYPIC_TEST_DEVICE=cuda")
 def test_who_waits_sees_what_came_and_who_does_not_does_not():
-    pool, entry = poisoned(LAYERS, DEVICE, n_slots=1, n_tokens=32), entry_of(LAYERS, 16)
+    pool, entry = poisoned(LAYERS, DEVICE, n_slots=2, n_tokens=64), entry_of(LAYERS, 16)
+    pool.put("compiles the kernel", laid_out(entry_of(LAYERS, 16, seed=1)))
+    flush(pool)
     with torch.cuda.stream(pool._arrivals.stream):
         torch.cuda._sleep(200_000_000)  # a tenth of a second
     resident = pool.put("a", laid_out(entry))
@@ -257,3 +259,17 @@ def test_a_graph_waits_at_every_replay():
         assert torch.equal(seen[0].cpu(), entry.layers[2].tensors["S"])
         graph.replay()  # nothing on its way: it passes
     torch.cuda.synchronize()
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="a CPU's entries are all on the device: HYPIC_TEST_DEVICE=cuda")
+def test_entries_made_on_the_device_do_not_pile_up():
+    pool = DevicePool(LAYERS, DEVICE, 64, 2048)
+    entries = [entry_of(LAYERS, 16, seed=i) for i in range(20)]
+    assert entries[0].nbytes < pool.budget / 32 < 10 * entries[0].nbytes
+    n_waiting = 0
+    for i, entry in enumerate(entries):
+        assert pool.put(str(i), on_device(laid_out(entry))) is not None
+        n_waiting = max(n_waiting, len(pool._arrivals.waiting))
+    assert 1 <= n_waiting < 10
+    for i, entry in enumerate(entries):
+        assert_same(pool.views(pool.get(str(i))), entry)

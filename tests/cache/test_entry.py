@@ -86,3 +86,17 @@ NOT_ENTRIES = {
 def test_what_is_no_entry_is_refused(data):
     with pytest.raises(EntryRefused, match="damaged"):
         unpack(data, sample_key())
+
+
+def test_norms_of_transitions_are_of_dense_ones_by_head():
+    T = torch.zeros(2, 3, 3)
+    T[0, 0, 1], T[0, 2, 2] = 3, -4
+    layers = (
+        LayerEntry("gdn", {"S": torch.ones(2, 3, 5), "T": T}),
+        LayerEntry("attention", {"K": torch.ones(2, 4, 8)}),
+        LayerEntry("gdn", {"T": torch.full((1, 4, 4), 2.0)}),
+        LayerEntry("some", {"T": torch.ones(2, 3)}),
+    )
+    norms = Entry(N_TOKENS, SEAM, layers).transition_norms
+    assert [None if n is None else n.tolist() for n in norms] == [[5.0, 0.0], None, [8.0], None]
+    assert Entry(N_TOKENS, SEAM, layers[1:2]).transition_norms == (None,)

@@ -45,10 +45,18 @@ class Arrivals:
         """Slots of entries that were added since the last flush."""
         return set(self._waiting)
 
+    @property
+    def bytes_on_device(self) -> int:
+        """Of a GPU's memory, what such entries take: made there, and twice there until they have arrived."""
+        if self.stream is None:
+            return 0
+        return sum(one.entry.nbytes for one in self._waiting.values() if one.outline.on_device)
+
     def add(self, entry: Entry, outline: Outline, place: Place) -> None:
         """At a place that nobody else has; ``entry`` is kept until it has arrived."""
         assert place.slot not in self._waiting
         self._waiting[place.slot] = _Arrival(entry, outline, place)
+        self._let_go()
 
     def drop(self, slot: int) -> None:
         """What waits for this slot does not come; whatever was on its way is there for the current stream."""
@@ -68,8 +76,7 @@ class Arrivals:
     def flush(self) -> None:
         """Queue the copies of all that waits. They begin when the current stream has nothing left to do, since it may
         still read what they overwrite."""
-        if self._under_way and (self.stream is None or self.stream.query()):
-            self._under_way = []
+        self._let_go()
         if not self._waiting:
             return
         arrivals, self._waiting = list(self._waiting.values()), {}
@@ -85,6 +92,11 @@ class Arrivals:
         torch.cuda.current_stream(self._slabs.device).synchronize()
         with torch.cuda.stream(self.stream):
             self._bring(arrivals, copy)
+
+    def _let_go(self) -> None:
+        """Of entries that have arrived."""
+        if self._under_way and (self.stream is None or self.stream.query()):
+            self._under_way = []
 
     def _bring(self, arrivals: Sequence[_Arrival], copy: Copy) -> None:
         matrices = np.stack([arrival.outline.matrices(arrival.place.matrix) for arrival in arrivals], axis=1)

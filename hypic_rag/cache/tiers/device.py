@@ -19,6 +19,7 @@ from hypic_rag.config import format_bytes
 from hypic_rag.errors import BadInput
 
 TOKEN_ALIGN = 16  # token slots: what a stretch begins and ends at
+MAX_WAITING = 1 / 32  # of the pool's bytes: entries made on the device that wait there to be copied
 LEASE_SLOTS = 2  # a pass reads a sequence's state from one and writes it to the other
 
 
@@ -179,6 +180,8 @@ class DevicePool:
         self.nbytes += nbytes
         self._arrivals.add(entry, outline, Place(slot, token_at, matrix_at))
         self._residents[digest] = resident
+        if self._arrivals.bytes_on_device > MAX_WAITING * self.budget:
+            self.flush()
         return resident
 
     def flush(self) -> None:

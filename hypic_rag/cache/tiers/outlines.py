@@ -28,7 +28,7 @@ class Outline:
     source: address; nbytes. Where ``place`` is the entry's, it goes to ``to + unit * place[which]``.
     edges: (L + 1,) numbers of the layers' first tiles. live: (n_dense, H) bool, the heads whose T is brought.
     others: of each layer, names of tensors that have no tiles: a kernel cannot reach them, or they lie in another
-    order or at odd addresses.
+    order or at odd addresses. on_device: whether the entry was made where the slabs are.
     """
 
     source: np.ndarray
@@ -40,6 +40,7 @@ class Outline:
     live: np.ndarray
     others: tuple[tuple[str, ...], ...]
     dead_below: float
+    on_device: bool
 
     def items(self, place: Place) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What ``hypic_kernels.copies`` takes: addresses to read and to write, and bytes; (n,) int64 each."""
@@ -120,6 +121,7 @@ class Outlines:
             live=live,
             others=tuple(tuple(left.get(i, ())) for i in range(len(entry.layers))),
             dead_below=dead_below,
+            on_device=any(t.device == self._slabs.device for t in tensors[:1]),
         )
 
     def _live(self, entry: Entry, dead_below: float) -> np.ndarray:

@@ -18,6 +18,8 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("on a CPU the kernels need TRITON_INTERPRET=1", allow_module_level=True)
 
 from hypic_rag import Policy, Sampling, SegmentEngine  # noqa: E402
+from hypic_rag.cache import Entry, Hit, LayerEntry  # noqa: E402
+from hypic_rag.cache.tiers.device import DevicePool  # noqa: E402
 from hypic_rag.errors import BadInput  # noqa: E402
 from hypic_rag.prompt import Part, Prompt  # noqa: E402
 
@@ -172,3 +174,73 @@ def test_what_never_fits_is_refused_and_others_go_on() -> None:
     expected = in_torch(KINDS[0]).generate(small, sampling, EXACT).token_ids
     assert engine.generate(small, sampling, EXACT).token_ids == expected
     assert not engine.has_work
+
+
+def in_host_memory(entry: Entry) -> Entry:
+    """The same entry as a kernel can read it from there: pinned, and keys and values token by token."""
+    layers = []
+    for layer in entry.layers:
+        made = {}
+        for name, t in layer.tensors.items():
+            lies = t.transpose(0, 1) if name in ("K", "V") else t
+            pinned = torch.empty(lies.shape, dtype=t.dtype, pin_memory=DEVICE == "cuda").copy_(lies)
+            made[name] = pinned.transpose(0, 1) if name in ("K", "V") else pinned
+        layers.append(LayerEntry(layer.family, made))
+    return Entry(entry.n_tokens, entry.seam_tokens, tuple(layers))
+
+
+def from_the_host(engine: SegmentEngine, ask: Prompt, n_cycles: int) -> torch.Tensor:
+    """Logits where all entries are on their way when the pass begins, ``n_cycles`` of the GPU late."""
+    assert engine.runner is not None
+    pool = engine.runner.pool
+    pool.clear()
+    for layer in pool.layers:
+        for t in (*layer.slots.values(), *layer.tokens.values(), layer.matrices):
+            if t is not None:
+                t.fill_(float("nan"))
+    for kind, ids in (("leading", LEADING), *(("document", ids) for ids in ask.documents if len(ids) > SEAM)):
+        key = engine.segment_key(ids, kind, EXACT)  # type: ignore[arg-type]
+        found = engine.cache.lookup(key)
+        assert isinstance(found, Hit)
+        entry = in_host_memory(found.entry)
+        assert pool.put(key.digest, entry) is not None
+        if DEVICE == "cuda":
+            assert not any(pool._arrivals.outlines.of(entry, 0.0).others)
+    if n_cycles:
+        with torch.cuda.stream(pool._arrivals.stream):
+            torch.cuda._sleep(n_cycles)
+    return logits(engine, ask, EXACT)
+
+
+def test_entries_on_their_way_from_host_memory_give_the_same_bits() -> None:
+    engine, ask = new_engine(KINDS[0]), prompt(*SHORT)
+    logits(engine, ask, EXACT)
+    assert torch.equal(from_the_host(engine, ask, 0), logits(engine, ask, EXACT))
+
+
+LATE = 200_000_000
+"""Cycles: a tenth of a second, where a pass takes a hundredth."""
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="streams are CUDA's: HYPIC_TEST_DEVICE=cuda")
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "kernel by kernel"])
+def test_a_pass_waits_for_entries_however_late(graphs: bool) -> None:
+    engine, ask = new_engine(KINDS[0], graphs=graphs), prompt(*SHORT)
+    warm = [logits(engine, ask, EXACT) for _ in range(3)]  # launched, captured, replayed
+    assert all(torch.equal(other, warm[0]) for other in warm)
+    for _ in range(3):
+        assert torch.equal(from_the_host(engine, ask, LATE), warm[0])
+    assert torch.equal(logits(engine, ask, EXACT), warm[0])
+    first = new_engine(KINDS[0], graphs=graphs, cache=engine.cache)  # its first passes have entries on their way
+    for _ in range(3):
+        assert torch.equal(from_the_host(first, ask, LATE), warm[0])
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="streams are CUDA's: HYPIC_TEST_DEVICE=cuda")
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "kernel by kernel"])
+def test_a_pass_that_did_not_wait_would_differ(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DevicePool, "wait", lambda *_: None)
+    engine, ask = new_engine(KINDS[0], graphs=graphs), prompt(*SHORT)
+    warm = [logits(engine, ask, EXACT) for _ in range(3)][-1]
+    assert warm.isfinite().all()
+    assert not torch.equal(from_the_host(engine, ask, LATE), warm)
