@@ -4,7 +4,7 @@ from hypic_rag.cache.cache import SegmentCache
 from hypic_rag.cache.codec import CODECS, Codec, codec_named
 from hypic_rag.cache.entry import Entry, LayerEntry
 from hypic_rag.cache.key import FORMAT_VERSION, SegmentKey
-from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, TierStats
+from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Stored, TierStats
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.disk import DiskTier
 from hypic_rag.cache.tiers.host import HostTier
@@ -24,6 +24,7 @@ __all__ = [
     "Problem",
     "SegmentCache",
     "SegmentKey",
+    "Stored",
     "TierStats",
     "codec_named",
 ]

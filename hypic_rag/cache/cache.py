@@ -8,12 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import torch
+
 from hypic_rag.cache.codec import codec_named
-from hypic_rag.cache.entry import Entry, EntryRefused, pack, require_same_segment, unpack
+from hypic_rag.cache.entry import Entry, EntryRefused, require_same_segment
 from hypic_rag.cache.key import SegmentKey
-from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Tier, TierStats
+from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Stored, Tier, TierStats
+from hypic_rag.cache.tiers.arena import Arena
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.disk import DiskTier
+from hypic_rag.cache.tiers.flat import host_copy, on_device
 from hypic_rag.cache.tiers.host import HostTier
 
 
@@ -41,9 +45,10 @@ class SegmentCache:
         """
         return cls(HostTier(host_budget), None if folder is None else DiskTier(folder, disk_budget))
 
-    def lookup(self, key: SegmentKey) -> Hit | Miss:
+    def lookup(self, key: SegmentKey, device: torch.device | None = None) -> Hit | Miss:
         """The entry of a key, or why there is none. What comes from disk is kept in memory from then on.
 
+        device: where a codec decodes, None for the CPU: the bits are the same. Without a codec it stays in memory.
         Raises BadInput for a key of an unknown codec.
         """
         codec = codec_named(key.codec)
@@ -52,7 +57,7 @@ class SegmentCache:
             return self._count(found)
         stored, tier = found
         try:
-            entry = codec.decode(stored)
+            entry = codec.decode(on_device(stored, device) if codec.encodings else stored)
         except EntryRefused as bad:
             return self.reject(key, bad.reason, bad.detail)
         with self._lock:
@@ -67,29 +72,42 @@ class SegmentCache:
         Raises ValueError if the entry is not of the key's token count and seam, BadInput for an unknown codec.
         """
         codec = codec_named(key.codec)
+        require_same_segment(entry, key)
+        encoded = codec.encode(entry)
         try:
-            return codec.decode(self.store(key, entry))
+            return codec.decode(self.store(key, encoded).entry)
         except EntryRefused:  # a copy that was there before
             self.discard([key.digest])
-            return codec.decode(self.store(key, entry))
+            return codec.decode(self.store(key, encoded).entry)
 
-    def store(self, key: SegmentKey, entry: Entry) -> Entry:
-        """As ``put``, for who does not need the entry now: the stored copy is returned as it is stored, unchecked."""
-        require_same_segment(entry, key)  # told even where a copy is stored
+    def store(self, key: SegmentKey, encoded: Entry) -> Stored:
+        """As ``put``, of what the key's codec made of an entry; what is returned is as it is stored, unchecked.
+
+        encoded: may be on a GPU, ready on the current stream, which is waited for.
+        """
+        require_same_segment(encoded, key)  # told even where a copy is stored
         with self._lock:
-            stored = self.host.get(key.digest)
-        if stored is None:
-            stored = self._store(key, codec_named(key.codec).encode(entry))
-        elif self.disk is not None and self.disk.contains(key.digest):
-            self.disk.touch(key.digest)
-        elif self.disk is not None:
-            self.disk.put(key, pack(stored, key), self._pinned())
+            kept = self.host.get(key.digest)
+        if kept is None:
+            stored = self._store(key, encoded)
+        else:
+            stored = Stored(kept, is_new=False)
+            if self.disk is not None and self.disk.contains(key.digest):
+                self.disk.touch(key.digest)
+            elif self.disk is not None:
+                self.disk.put(key, kept, self._pinned())
         with self._lock:
-            return self.host.put(key.digest, stored)
+            kept = self.host.put(key.digest, stored.entry)
+        return stored if kept is stored.entry else Stored(kept, is_new=False)
 
     def attach(self, pool: DevicePool, lock: AbstractContextManager[object]) -> None:
         """Of an engine on a GPU, which looks there first: what is discarded here leaves the pool too. lock: its own."""
         self._pools.append((pool, lock))
+
+    def page_lock(self) -> None:
+        """Of an engine on a GPU: entries that come to memory from now on lie as it can copy them without waiting."""
+        with self._lock:
+            self.host.arena = self.host.arena or Arena(page_locked=True)
 
     def contains(self, key: SegmentKey) -> Tier | None:
         """The tier that has the entry, by its index only: a lookup may still find the file bad."""
@@ -158,6 +176,7 @@ class SegmentCache:
     def close(self) -> None:
         with self._lock:
             self.host.clear()
+            self.host.arena = None
         if self.disk is not None:
             self.disk.close()
 
@@ -181,24 +200,27 @@ class SegmentCache:
         if self.disk is not None:
             found = self.disk.get(key)
             if isinstance(found, Entry):
+                found = host_copy(found, self.host.arena)
                 with self._lock:
                     return self.host.put(key.digest, found), "disk"
             if found.reason != "never_seen":
                 absent = found
         return absent
 
-    def _store(self, key: SegmentKey, entry: Entry) -> Entry:
-        """The copy on disk, put there now or before by whomever; if the disk takes none, a copy in memory."""
-        data = pack(entry, key)
+    def _store(self, key: SegmentKey, encoded: Entry) -> Stored:
+        """What the disk has, where it has a valid copy; else a copy in memory, which is written there."""
+        if self.disk is None:
+            return Stored(host_copy(encoded, self.host.arena), is_new=True)
+        copy = None
         for _ in range(2):  # a second time if the copy that exists proves bad, which removes it
-            if self.disk is None:
-                break
-            if not self.disk.contains(key.digest) and self.disk.put(key, data, self._pinned()) != "exists":
-                break
+            if not self.disk.contains(key.digest):
+                copy = copy or host_copy(encoded, self.host.arena)
+                if self.disk.put(key, copy, self._pinned()) != "exists":
+                    return Stored(copy, is_new=True)
             found = self.disk.get(key)
             if isinstance(found, Entry):
-                return found
-        return unpack(data, key)
+                return Stored(host_copy(found, self.host.arena), is_new=False)
+        return Stored(copy or host_copy(encoded, self.host.arena), is_new=True)
 
     def _pinned(self) -> frozenset[str]:
         with self._lock:

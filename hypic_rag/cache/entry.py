@@ -1,4 +1,4 @@
-"""A cached segment: per layer a family and named tensors; and its form as safetensors bytes."""
+"""A cached segment: per layer a family and named tensors; and its form as a safetensors file."""
 
 import json
 from collections.abc import Mapping
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
+from hypic_rag.cache import tensor_file
 from hypic_rag.cache.key import Identity, SegmentKey, difference
 
 FORMAT_NAME = "hypic-entry"
-METADATA_NAME = "hypic"  # one name with JSON in it: safetensors writes several names in a random order
+METADATA_NAME = "hypic"  # one name with JSON in it: safetensors itself writes several names in a random order
+PER_TOKEN = frozenset({"K", "V", "latent"})
+"""Names of tensors (H, n, D) of what is kept of each token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +73,10 @@ class Header:
     families: list[str]
 
 
-def pack(entry: Entry, key: SegmentKey) -> bytes:
-    """The entry as safetensors bytes: tensors "LAYER.NAME" on the CPU, metadata with the key's identity.
+def pack(entry: Entry, key: SegmentKey) -> list[memoryview]:
+    """The entry as a safetensors file, in pieces: tensors "LAYER.NAME", metadata with the key's identity.
 
+    entry: on the CPU; the pieces are its tensors' own memory where they are contiguous.
     Equal entries and keys give equal bytes. Raises ValueError as require_same_segment does.
     """
     require_same_segment(entry, key)
@@ -87,13 +89,8 @@ def pack(entry: Entry, key: SegmentKey) -> bytes:
         "families": [layer.family for layer in entry.layers],
         "key": key.fields(),
     }
-    tensors = {
-        # clone: safetensors refuses tensors that overlap, and layers may hand in views of one slab
-        f"{i}.{name}": tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for i, layer in enumerate(entry.layers)
-        for name, tensor in layer.tensors.items()
-    }
-    return save(tensors, metadata={METADATA_NAME: json.dumps(about, sort_keys=True)})
+    tensors = {f"{i}.{name}": t for i, layer in enumerate(entry.layers) for name, t in layer.tensors.items()}
+    return tensor_file.pieces(tensors, {METADATA_NAME: json.dumps(about, sort_keys=True)})
 
 
 def require_same_segment(entry: Entry, key: SegmentKey) -> None:
@@ -105,27 +102,30 @@ def require_same_segment(entry: Entry, key: SegmentKey) -> None:
         )
 
 
-def unpack(data: bytes, asked: Identity) -> Entry:
-    """The entry in ``data``, its tensors in memory of their own. Raises EntryRefused if not ``asked``."""
+def unpack(data: memoryview | bytes, asked: Identity) -> Entry:
+    """The entry in ``data``, where its tensors lie, or in a copy where that cannot be written.
+
+    Raises EntryRefused if it is not the one ``asked`` for.
+    """
     try:
-        header = read_header(data)
+        tensors, metadata = tensor_file.read(data)
+        header = header_from(metadata)
         found = difference(header, asked, where="the file")
         if found is not None:
             raise EntryRefused(*found)
         layers: list[dict[str, Tensor]] = [{} for _ in header.families]
-        for full_name, tensor in load(data).items():
+        for full_name, tensor in tensors.items():
             layer, name = full_name.split(".", 1)
             layers[int(layer)][name] = tensor
-    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise EntryRefused("damaged", f"not a stored entry: {type(error).__name__}: {error}") from error
     pairs = zip(header.families, layers, strict=True)
     return Entry(header.n_tokens, header.seam_tokens, tuple(LayerEntry(*pair) for pair in pairs))
 
 
-def read_header(data: bytes) -> Header:
-    """What the bytes say about themselves. Raises ValueError, LookupError or TypeError."""
-    length = int.from_bytes(data[:8], "little")
-    about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][METADATA_NAME])
+def header_from(metadata: Mapping[str, str]) -> Header:
+    """What a file says about itself. Raises ValueError, LookupError or TypeError."""
+    about = json.loads(metadata[METADATA_NAME])
     if about["format"] != FORMAT_NAME:
         raise ValueError(f"format is {about['format']!r}, not {FORMAT_NAME!r}")
     return Header(about["digest"], about["n_tokens"], about["seam_tokens"], about["format_version"], about["families"])

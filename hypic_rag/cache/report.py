@@ -17,6 +17,14 @@ class Hit:
     nbytes: int
 
 
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The copy that the cache keeps, as it is stored. is_new: it is of the entry given, not one that was there."""
+
+    entry: Entry
+    is_new: bool
+
+
 @dataclass(frozen=True)
 class Miss:
     """No entry, and why.

@@ -113,6 +113,8 @@ class SegmentEngine:
         self.runner = runner_for(self.model, self.layout, device_memory, graphs)
         if self.runner is not None:
             self.cache.attach(self.runner.pool, self._lock)
+            if self.device.type == "cuda":
+                self.cache.page_lock()
         in_chunks = self.runner is not None and self.runner.in_chunks
         self.segments = Segments(self.model, self.layout, self.cache, template, deterministic, in_chunks)
         self._requests: dict[int, Request] = {}

@@ -1,21 +1,27 @@
 """The entries of segments: looked up in the cache, or prefilled, stored, and used as stored."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from hypic_rag.cache import Entry, Hit, SegmentCache, SegmentKey
+import torch
+
+from hypic_rag.cache import Entry, Hit, Miss, SegmentCache, SegmentKey, Stored, codec_named
 from hypic_rag.cache.tiers.device import DevicePool, Resident
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.prefill import packs, prefill
 from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part
 
-WRITERS = 4  # entries of a pass that are written at once: most of a write is waiting for the disk
+WRITERS = 4  # entries that are stored at once: most of a write is waiting for the disk
+
+Kept = TypeVar("Kept")
+Missing = Sequence[tuple[Part, SegmentKey]]
 
 
 @dataclass
@@ -26,6 +32,16 @@ class Fetched:
     uses: dict[Part, SegmentUse] = field(default_factory=dict)
     n_prefilled: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Made(Generic[Kept]):
+    """An entry where the model is, as made (or encoded), and what storing it gives: running, or done."""
+
+    part: Part
+    key: SegmentKey
+    entry: Entry
+    storing: Future[Kept]
 
 
 class Segments:
@@ -44,6 +60,8 @@ class Segments:
         self.model, self.layout, self.cache, self.template = model, layout, cache, template
         self.deterministic, self.in_chunks = deterministic, in_chunks
         self.key = lru_cache(maxsize=512)(self._key)  # its digest takes a tenth of a millisecond
+        self.codec = codec_named(template.codec)
+        self._beside = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None
 
     def _key(self, part: Part, seam: int, prefix: Ids = ()) -> SegmentKey:
         """prefix: the policy's isolation prefix, which a leading segment does not get."""
@@ -54,65 +72,96 @@ class Segments:
     def place(
         self, wanted: Iterable[tuple[Part, int]], prefix: Ids, pool: DevicePool, dead_below: float
     ) -> Fetched | None:
-        """As ``fetch``, into the pool, where each is pinned once; None, with nothing pinned, if they do not fit."""
-        seams = dict(wanted)
+        """As ``fetch``, into the pool, where each is pinned once; None, with nothing pinned, if they do not fit.
+
+        Missing ones are in the pool as soon as they are made; all are stored when this returns, or leave it again.
+        """
         placed = Fetched()
+        keys = {part: self.key(part, seam, prefix) for part, seam in wanted}
         absent = []
-        for part, seam in seams.items():
-            resident = pool.get(self.key(part, seam, prefix).digest)
-            if resident is None:
-                absent.append((part, seam))
-            else:
+        with ExitStack() as undo:
+
+            def use(part: Part, resident: Resident) -> None:
                 pool.pin(resident.digest)
+                undo.callback(pool.unpin, resident.digest)
                 placed.entries[part] = resident
-                placed.uses[part] = SegmentUse(len(part.ids), "device")
-        found, missing = self._look_up(absent, prefix)
-        placed.uses |= found.uses
-        began = time.perf_counter()
-        as_made = self.template.codec == "none"  # then it is what is stored, and on the device already
-        new = ((part, made if as_made else stored) for part, stored, made in self._make(missing, self.cache.put))
-        for part, entry in chain(found.entries.items(), new):
-            assert isinstance(entry, Entry)
-            resident = pool.put(self.key(part, seams[part], prefix).digest, entry, dead_below)
-            if resident is None:
-                for one in placed.entries.values():
-                    assert isinstance(one, Resident)
-                    pool.unpin(one.digest)
-                return None
-            pool.pin(resident.digest)
-            placed.entries[part] = resident
+
+            for part, key in keys.items():
+                resident = pool.get(key.digest)
+                if resident is None:
+                    absent.append((part, key))
+                else:
+                    use(part, resident)
+                    placed.uses[part] = SegmentUse(len(part.ids), "device")
+            missing = []
+            for part, key in absent:
+                found = self._look_up(part, key, placed, self.model.device)
+                if found is None:
+                    missing.append((part, key))
+                    continue
+                resident = pool.put(key.digest, found, dead_below)
+                if resident is None:
+                    return None
+                use(part, resident)
+                if self.codec.encodings:  # decoded on the device, where it shall not wait for the others
+                    pool.flush()
+            began = time.perf_counter()
+            made: list[tuple[Part, SegmentKey, Future[Stored]]] = []
+            for passed in self._make(missing, self.cache.store, self.codec.encode):
+                for one in passed:
+                    undo.callback(_drop_unless_stored, pool, one.key.digest, one.storing)
+                    resident = pool.put(one.key.digest, self.codec.decode(one.entry), dead_below)
+                    if resident is None:
+                        return None
+                    use(one.part, resident)
+                    made.append((one.part, one.key, one.storing))
+                pool.flush()
+            for part, key, storing in made:
+                if storing.result().is_new:
+                    continue
+                first = self.cache.lookup(key, self.model.device)  # another's copy came before, and is the one to use
+                if isinstance(first, Hit):
+                    pool.discard(key.digest)
+                    resident = pool.put(key.digest, first.entry, dead_below)
+                    if resident is None:
+                        return None
+                    placed.entries[part] = resident  # pins are by digest
+            undo.pop_all()
         placed.n_prefilled = sum(len(part.ids) for part, _ in missing)
         placed.seconds = time.perf_counter() - began if missing else 0.0
         return placed
 
     def fetch(self, wanted: Iterable[tuple[Part, int]], prefix: Ids = ()) -> Fetched:
         """Entries of (part, seam), each part once. Missing ones are made in packed passes."""
-        fetched, missing = self._look_up(dict(wanted).items(), prefix)
+        fetched = Fetched()
+        missing = []
+        for part, seam in dict(wanted).items():
+            key = self.key(part, seam, prefix)
+            found = self._look_up(part, key, fetched)
+            if found is None:
+                missing.append((part, key))
+            else:
+                fetched.entries[part] = found
         began = time.perf_counter()
-        for part, entry, _ in self._make(missing, self.cache.put):
-            fetched.entries[part] = entry
+        storing = [(one.part, one.storing) for passed in self._make(missing, self.cache.put) for one in passed]
+        for part, future in storing:
+            fetched.entries[part] = future.result()
             fetched.n_prefilled += len(part.ids)
         fetched.seconds = time.perf_counter() - began
         return fetched
 
     def _look_up(
-        self, wanted: Iterable[tuple[Part, int]], prefix: Ids
-    ) -> tuple[Fetched, list[tuple[Part, SegmentKey]]]:
-        """What the cache has, and what it has not."""
-        fetched = Fetched()
-        missing: list[tuple[Part, SegmentKey]] = []
-        for part, seam in wanted:
-            key = self.key(part, seam, prefix)
-            found = self.cache.lookup(key)
-            if isinstance(found, Hit) and (trouble := self.layout.misfit(found.entry)):
-                found = self.cache.reject(key, "wrong_shape", trouble)
-            if isinstance(found, Hit):
-                fetched.entries[part] = found.entry
-                fetched.uses[part] = SegmentUse(len(part.ids), found.tier)
-            else:
-                missing.append((part, key))
-                fetched.uses[part] = SegmentUse(len(part.ids), None, found.reason)
-        return fetched, missing
+        self, part: Part, key: SegmentKey, fetched: Fetched, device: torch.device | None = None
+    ) -> Entry | None:
+        """The cache's entry, None if it has none that fits the model. Notes the use in ``fetched``."""
+        found: Hit | Miss = self.cache.lookup(key, device)
+        if isinstance(found, Hit) and (trouble := self.layout.misfit(found.entry)):
+            found = self.cache.reject(key, "wrong_shape", trouble)
+        if isinstance(found, Miss):
+            fetched.uses[part] = SegmentUse(len(part.ids), None, found.reason)
+            return None
+        fetched.uses[part] = SegmentUse(len(part.ids), found.tier)
+        return found.entry
 
     def ensure(
         self,
@@ -120,7 +169,10 @@ class Segments:
         prefix: Ids = (),
         on_progress: Callable[[int, int], None] | None = None,
     ) -> PrefillReport:
-        """Make what no tier has, without reading what one has; at most one pass of entries is in memory."""
+        """Make what no tier has, without reading what one has; at most two passes of entries are on the model's device.
+
+        All are stored when this returns.
+        """
         began = time.perf_counter()
         unique = {part: self.key(part, seam, prefix) for part, seam in wanted}
         missing = [(part, key) for part, key in unique.items() if self.cache.contains(key) is None]
@@ -128,23 +180,80 @@ class Segments:
         n_bytes = 0
         if on_progress:
             on_progress(done, len(unique))
-        for _, stored, _ in self._make(missing, self.cache.store):
-            n_bytes += stored.nbytes
+        for stored in self._stored(missing):
+            n_bytes += stored.entry.nbytes
             done += 1
             if on_progress:
                 on_progress(done, len(unique))
         n_tokens = sum(len(part.ids) for part, _ in missing)
         return PrefillReport(len(unique), n_hits, len(missing), n_tokens, n_bytes, time.perf_counter() - began)
 
+    def _stored(self, missing: Missing) -> Iterator[Stored]:
+        """Of each in turn, soon after it is stored."""
+
+        def store(key: SegmentKey, entry: Entry) -> Stored:
+            return self.cache.store(key, self.codec.encode(entry))
+
+        storing: deque[Future[Stored]] = deque()
+        for made in self._make(missing, store):
+            storing += [one.storing for one in made]
+            while storing and storing[0].done():
+                yield storing.popleft().result()
+        for future in storing:
+            yield future.result()
+
     def _make(
-        self, missing: Sequence[tuple[Part, SegmentKey]], store: Callable[[SegmentKey, Entry], Entry]
-    ) -> Iterable[tuple[Part, Entry, Entry]]:
-        """(part, what ``store`` returned of its entry, the entry as made where the model is)."""
-        with ThreadPoolExecutor(WRITERS) as pool:
+        self,
+        missing: Missing,
+        store: Callable[[SegmentKey, Entry], Kept],
+        change: Callable[[Entry], Entry] = lambda entry: entry,
+    ) -> Iterator[list[Made[Kept]]]:
+        """Pass after pass, as packed; ``store`` runs beside, on what ``change`` gives. At the end all are stored.
+
+        At most two passes of entries are on the device: one is made while the one before is stored. Raises what
+        ``store`` does; those that it was called for are waited for in any case.
+        """
+        storing: deque[list[Future[Kept]]] = deque()
+        with ThreadPoolExecutor(WRITERS) as writers:
             for pack in packs([part.ids for part, _ in missing], self.deterministic):
+                if len(storing) == 2:
+                    _wait(storing.popleft())
                 keys = [missing[i][1] for i in pack]
                 ids, seams = [key.token_ids for key in keys], [key.seam_tokens for key in keys]
                 prefixes = [key.isolation_prefix for key in keys]
-                entries = prefill(self.model, self.layout, ids, seams, prefixes, self.in_chunks)
-                for i, made, stored in zip(pack, entries, pool.map(store, keys, entries), strict=True):
-                    yield missing[i][0], stored, made
+                made = prefill(self.model, self.layout, ids, seams, prefixes, self.in_chunks)
+                entries = [change(entry) for entry in made]
+                ready = None if self._beside is None else torch.cuda.current_stream(self.model.device).record_event()
+                passed = [
+                    Made(missing[i][0], key, entry, writers.submit(self._when_ready, ready, store, key, entry))
+                    for i, key, entry in zip(pack, keys, entries, strict=True)
+                ]
+                storing.append([one.storing for one in passed])
+                yield passed
+                del made, entries, passed
+            while storing:
+                _wait(storing.popleft())
+
+    def _when_ready(
+        self,
+        ready: torch.cuda.Event | None,
+        store: Callable[[SegmentKey, Entry], Kept],
+        key: SegmentKey,
+        entry: Entry,
+    ) -> Kept:
+        """In a writer's thread: on a stream beside the model's, for which the next pass does not wait."""
+        if ready is None or self._beside is None:
+            return store(key, entry)
+        with torch.cuda.stream(self._beside):
+            self._beside.wait_event(ready)
+            return store(key, entry)
+
+
+def _wait(storing: Sequence[Future[Any]]) -> None:
+    for future in storing:
+        future.result()
+
+
+def _drop_unless_stored(pool: DevicePool, digest: str, storing: Future[Stored]) -> None:
+    if storing.exception() is not None:
+        pool.discard(digest)

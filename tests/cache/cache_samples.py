@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from hypic_rag.cache import Entry, LayerEntry, SegmentKey
+from hypic_rag.cache.entry import pack
 
 N_TOKENS, SEAM = 12, 4
 
@@ -51,3 +52,7 @@ def same_bits(left: Entry, right: Entry) -> bool:
 
 def file_of(folder: Path, key: SegmentKey) -> Path:
     return folder / key.digest[:2] / f"{key.digest}.safetensors"
+
+
+def file_bytes(entry: Entry, key: SegmentKey) -> bytes:
+    return b"".join(pack(entry, key))

@@ -3,13 +3,12 @@
 import logging
 
 import pytest
-from cache_samples import file_of, same_bits, sample_entry, sample_key
+from cache_samples import file_bytes, file_of, same_bits, sample_entry, sample_key
 
 from hypic_rag.cache import SegmentCache
-from hypic_rag.cache.entry import pack
 
 KEYS = {name: sample_key(n) for n, name in enumerate("abcd")}
-ONE = len(pack(sample_entry(), KEYS["a"]))
+ONE = len(file_bytes(sample_entry(), KEYS["a"]))
 
 CASES = {  # budget in entries, what is done, what is left on disk, what a lookup says of the others
     "unlimited": (None, "put a, put b, put c, put d", "abcd", {}),

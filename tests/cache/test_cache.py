@@ -7,7 +7,6 @@ import torch
 from cache_samples import same_bits, sample_entry, sample_key
 
 from hypic_rag.cache import CacheStats, DiskTier, Entry, Hit, Miss, SegmentCache, TierStats
-from hypic_rag.cache.entry import pack
 
 KEY = sample_key()
 
@@ -44,7 +43,7 @@ def test_the_first_copy_on_disk_wins_over_a_later_process(tmp_path):
 
 def test_a_writer_who_comes_second_changes_nothing(tmp_path):
     disks = [DiskTier(tmp_path), DiskTier(tmp_path)]
-    outcomes = [disk.put(KEY, pack(sample_entry(n), KEY)) for n, disk in enumerate(disks)]
+    outcomes = [disk.put(KEY, sample_entry(n)) for n, disk in enumerate(disks)]
     assert outcomes == ["stored", "exists"]
     for disk in disks:
         assert same_bits(disk.get(KEY), sample_entry(0))

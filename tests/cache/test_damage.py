@@ -5,10 +5,9 @@ import random
 import sqlite3
 
 import pytest
-from cache_samples import file_of, same_bits, sample_entry, sample_key
+from cache_samples import file_bytes, file_of, same_bits, sample_entry, sample_key
 
 from hypic_rag.cache import Miss, SegmentCache
-from hypic_rag.cache.entry import pack
 from hypic_rag.cache.tiers.files import checksum_of
 
 KEY, OTHER = sample_key(0), sample_key(1)
@@ -35,7 +34,7 @@ def change_row(folder, change):
 
 def reworded(old, new):
     """The key's file with some words of its header changed, at equal length."""
-    data = pack(sample_entry(), KEY)
+    data = file_bytes(sample_entry(), KEY)
     assert data.count(old) == 1 and len(old) == len(new)
     return data.replace(old, new)
 
@@ -47,7 +46,7 @@ DAMAGES = {  # what happens to the folder; the miss's reason; words of its detai
     "cut to nothing": (lambda f: os.truncate(file_of(f, KEY), 0), "truncated", "has 0 bytes"),
     "too long": (lambda f: os.truncate(file_of(f, KEY), 10**6), "damaged", "has 1000000 bytes"),
     "file gone": (lambda f: file_of(f, KEY).unlink(), "missing", "is gone"),
-    "another entry's file": (lambda f: replace(f, pack(sample_entry(), OTHER)), "wrong_key", KEY.digest[:12]),
+    "another entry's file": (lambda f: replace(f, file_bytes(sample_entry(), OTHER)), "wrong_key", KEY.digest[:12]),
     "no entry": (lambda f: replace(f, b"hello"), "damaged", "not a stored entry"),
     "file of another version": (
         lambda f: replace(f, reworded(rb'n\": 1, \"key', rb'n\": 7, \"key')),
@@ -127,7 +126,7 @@ def test_want_of_file_handles_loses_no_entry(folder, monkeypatch):
 
     with SegmentCache.open(folder) as cache:
         with monkeypatch.context() as patched:
-            patched.setattr("pathlib.Path.read_bytes", no_handles)
+            patched.setattr("hypic_rag.cache.tiers.files.contents_of", no_handles)
             assert cache.lookup(KEY).reason == "unreadable"
         assert cache.lookup(KEY).tier == "disk"
 

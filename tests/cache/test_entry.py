@@ -1,10 +1,12 @@
 """An entry comes back from its bytes as it was, and from wrong bytes not at all."""
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
-from cache_samples import N_TOKENS, SEAM, same_bits, sample_entry, sample_key
+from cache_samples import N_TOKENS, SEAM, file_bytes, same_bits, sample_entry, sample_key
 
-from hypic_rag.cache import Entry, LayerEntry
+from hypic_rag.cache import Entry, LayerEntry, tensor_file
 from hypic_rag.cache.entry import EntryRefused, pack, unpack
 
 SLAB = torch.randn(4, 6, 8)
@@ -28,29 +30,60 @@ LAYERS = {
 @pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
 def test_bytes_give_the_entry_back(layers):
     entry = Entry(N_TOKENS, SEAM, layers)
-    data = pack(entry, sample_key())
+    data = file_bytes(entry, sample_key())
     back = unpack(data, sample_key())
     assert same_bits(back, entry)
     assert back.nbytes == entry.nbytes
-    assert pack(back, sample_key()) == data
+    assert file_bytes(back, sample_key()) == data
 
 
 def test_what_comes_back_does_not_share_memory_with_what_was_given():
     tensor = torch.ones(4)
-    data = pack(Entry(N_TOKENS, SEAM, (LayerEntry("gdn", {"S": tensor}),)), sample_key())
+    data = file_bytes(Entry(N_TOKENS, SEAM, (LayerEntry("gdn", {"S": tensor}),)), sample_key())
     tensor.zero_()
     first, second = unpack(data, sample_key()), unpack(data, sample_key())
     first.layers[0].tensors["S"].fill_(7)
     assert second.layers[0].tensors["S"].tolist() == [1, 1, 1, 1]
 
 
+def test_safetensors_itself_reads_what_is_written():
+    entry, key = sample_entry(), sample_key()
+    found = safetensors.torch.load(file_bytes(entry, key))
+    wanted = {f"{i}.{name}": t for i, layer in enumerate(entry.layers) for name, t in layer.tensors.items()}
+    assert found.keys() == wanted.keys()
+    assert all(found[name].dtype == t.dtype and torch.equal(found[name], t) for name, t in wanted.items())
+
+
+def test_what_safetensors_itself_wrote_is_read():
+    """Of folders made by earlier versions."""
+    entry, key = sample_entry(), sample_key()
+    tensors, metadata = tensor_file.read(file_bytes(entry, key))
+    assert same_bits(unpack(safetensors.torch.save(tensors, metadata=metadata), key), entry)
+
+
+def test_tensors_are_written_from_where_they_lie():
+    entry = sample_entry()
+    starts = {np.asarray(piece).ctypes.data for piece in pack(entry, sample_key())}
+    assert {t.data_ptr() for layer in entry.layers for t in layer.tensors.values()} <= starts
+
+
+def test_norms_of_transitions():
+    T = torch.randn(3, 4, 4)
+    layers = (LayerEntry("gdn", {"T": T, "S": T}), LayerEntry("attention", {"K": T}), LayerEntry("gdn", {"T": 2 * T}))
+    first, none, second = Entry(N_TOKENS, SEAM, layers).transition_norms
+    assert none is None
+    assert first.tolist() == pytest.approx([float(head.square().sum().sqrt()) for head in T], rel=1e-6)
+    assert torch.equal(second, 2 * first)
+    assert sample_entry().transition_norms[1] is None and Entry(1, 0, ()).transition_norms == ()
+
+
 def test_an_entry_of_another_length_than_its_key_is_told():
     with pytest.raises(ValueError, match="has 11 tokens with a seam of 4, but its key has 12 with a seam of 4"):
-        pack(Entry(11, SEAM, ()), sample_key())
+        file_bytes(Entry(11, SEAM, ()), sample_key())
 
 
 def test_every_truncation_is_refused():
-    data = pack(sample_entry(), sample_key())
+    data = file_bytes(sample_entry(), sample_key())
     for length in [*range(64), *range(64, len(data), 97), len(data) - 1]:
         with pytest.raises(EntryRefused, match="damaged"):
             unpack(data[:length], sample_key())
@@ -67,7 +100,7 @@ ASKED = {  # what is asked of the file of sample_key(), and why it is refused
 @pytest.mark.parametrize("asked, reason", ASKED.values(), ids=ASKED)
 def test_another_keys_file_is_refused(asked, reason):
     with pytest.raises(EntryRefused) as refused:
-        unpack(pack(sample_entry(), sample_key()), asked)
+        unpack(file_bytes(sample_entry(), sample_key()), asked)
     assert refused.value.reason == reason
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Literal
 
-from hypic_rag.cache.entry import Entry, EntryRefused
+from hypic_rag.cache.entry import Entry, EntryRefused, pack
 from hypic_rag.cache.key import SegmentKey
 from hypic_rag.cache.report import Miss, Problem
 from hypic_rag.cache.tiers import index
 from hypic_rag.cache.tiers.files import (
+    Unfinished,
     all_files,
-    checksum_of,
     entry_path,
     finish,
     is_left_over,
@@ -47,7 +47,8 @@ class DiskTier:
         self._warned: set[str] = set()
 
     def get(self, key: SegmentKey) -> Entry | Miss:
-        """The stored entry, fully checked. What proves bad is removed, so that the next put stores anew."""
+        """The stored entry, fully checked; its tensors view the file's bytes in memory. What proves bad is removed, so
+        that the next put stores anew."""
         try:
             for _ in range(3):  # another process may evict or store the entry while we read it
                 row = self._index.get(key.digest)
@@ -66,23 +67,24 @@ class DiskTier:
             self._warn_once("read", "cache folder %s cannot be read: %s", self.folder, error)
             return Miss("unreadable", str(error))
 
-    def put(self, key: SegmentKey, data: bytes, keep: Set[str] = frozenset()) -> Outcome:
-        """Store the bytes of an entry, evicting the least recently used but never what is in ``keep``.
+    def put(self, key: SegmentKey, entry: Entry, keep: Set[str] = frozenset()) -> Outcome:
+        """Store an entry that is on the CPU, evicting the least recently used but never what is in ``keep``.
 
         "exists": a copy is stored already and stays. "refused": it was not stored (too large for the budget,
         a full or read-only disk), which is logged as a warning once.
         """
         if self._index.read_only:
             return "refused"
-        if self.budget is not None and len(data) > self.budget:
-            return self._refuse(len(data))
+        pieces = pack(entry, key)
+        nbytes = sum(len(piece) for piece in pieces)
+        if self.budget is not None and nbytes > self.budget:
+            return self._refuse(nbytes)
         try:
-            unfinished = write_unfinished(self.folder, key.digest, data)
+            unfinished = write_unfinished(self.folder, key.digest, pieces)
             try:
-                checksum = checksum_of(data)
-                return self._index.write(lambda db: self._commit(db, key, unfinished, len(data), checksum, keep))
+                return self._index.write(lambda db: self._commit(db, key, unfinished, keep))
             finally:
-                unfinished.unlink(missing_ok=True)
+                unfinished.path.unlink(missing_ok=True)
         except STORE_ERRORS as error:
             self._warn_once("write", "cache folder %s cannot be written, entries stay in memory: %s",
                             self.folder, error)  # fmt: skip
@@ -159,9 +161,7 @@ class DiskTier:
         self,
         db: sqlite3.Connection,
         key: SegmentKey,
-        unfinished: Path,
-        nbytes: int,
-        checksum: int,
+        unfinished: Unfinished,
         keep: Set[str],
     ) -> Outcome:
         path = entry_path(self.folder, key.digest)
@@ -171,10 +171,10 @@ class DiskTier:
                 return "exists"
             index.delete(db, row, Miss("damaged"))
         self._index.write_touches(db)
-        if not self._make_room(db, nbytes, keep):
-            return self._refuse(nbytes)
-        finish(unfinished, path)
-        index.insert(db, key, nbytes, checksum)
+        if not self._make_room(db, unfinished.nbytes, keep):
+            return self._refuse(unfinished.nbytes)
+        finish(unfinished.path, path)
+        index.insert(db, key, unfinished.nbytes, unfinished.checksum)
         return "stored"
 
     def _refuse(self, nbytes: int) -> Outcome:

@@ -5,8 +5,11 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from hypic_rag.cache.entry import Entry, EntryRefused, unpack
 from hypic_rag.cache.key import Identity, difference
@@ -21,9 +24,18 @@ def entry_path(folder: Path, digest: str) -> Path:
     return folder / digest[:2] / f"{digest}.safetensors"
 
 
-def checksum_of(data: bytes) -> int:
-    """CRC-32: finds any burst of up to 32 wrong bits, at four times the speed of blake2b."""
-    return zlib.crc32(data)
+@dataclass(frozen=True)
+class Unfinished:
+    """A file that has not got its final name, its bytes and their checksum."""
+
+    path: Path
+    nbytes: int
+    checksum: int
+
+
+def checksum_of(data: memoryview | bytes, before: int = 0) -> int:
+    """CRC-32: finds any burst of up to 32 wrong bits, at four times the speed of blake2b. before: of what precedes."""
+    return zlib.crc32(data, before)
 
 
 def read_checked(folder: Path, row: Row, asked: Identity) -> Entry:
@@ -34,7 +46,7 @@ def read_checked(folder: Path, row: Row, asked: Identity) -> Entry:
         raise EntryRefused(*found)
     path = entry_path(folder, row.digest)
     try:
-        data = path.read_bytes()
+        data = contents_of(path)
     except FileNotFoundError:
         raise EntryRefused("missing", f"file {path.name} is gone") from None
     except OSError as error:
@@ -50,22 +62,34 @@ def read_checked(folder: Path, row: Row, asked: Identity) -> Entry:
     return unpack(data, asked)
 
 
-def write_unfinished(folder: Path, digest: str, data: bytes) -> Path:
-    """The data, synced, in a file beside its final place whose name tells its writer. Raises OSError."""
+def contents_of(path: Path) -> memoryview:
+    """In memory that can be written. Raises OSError."""
+    with open(path, "rb") as file:
+        data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data
+        return data[: file.readinto(data)]
+
+
+def write_unfinished(folder: Path, digest: str, pieces: Iterable[memoryview]) -> Unfinished:
+    """The pieces one behind the other, synced, in a file beside its final place whose name tells its writer.
+
+    Raises OSError."""
     place = entry_path(folder, digest).parent
     if not place.is_dir():
         place.mkdir(parents=True, exist_ok=True)
         sync_folder(folder)
     path = place / f"{digest}.{os.getpid()}.{threading.get_ident()}.tmp"
+    nbytes = checksum = 0
     try:
         with open(path, "wb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
+                nbytes, checksum = nbytes + len(piece), checksum_of(piece, checksum)
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return path
+    return Unfinished(path, nbytes, checksum)
 
 
 def finish(unfinished: Path, path: Path) -> None:

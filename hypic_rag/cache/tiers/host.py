@@ -5,6 +5,7 @@ from collections.abc import Set
 
 from hypic_rag.cache.entry import Entry
 from hypic_rag.cache.report import Miss
+from hypic_rag.cache.tiers.arena import Arena
 
 MAX_REMEMBERED = 100_000  # digests no longer here, kept to say why
 
@@ -13,10 +14,13 @@ class HostTier:
     """Entries by digest within ``budget`` bytes (None: unlimited). Not thread-safe: SegmentCache locks.
 
     What is pinned is never dropped to make room; an entry for which no room can be made is not kept.
+    arena: where copies of entries are made that are to be kept here (see ``flat.host_copy``), None: memory of their
+    own. Its blocks take a little more than ``budget``.
     """
 
-    def __init__(self, budget: int | None = None):
+    def __init__(self, budget: int | None = None, arena: Arena | None = None):
         self.budget = budget
+        self.arena = arena
         self.nbytes = 0
         self._entries: OrderedDict[str, Entry] = OrderedDict()  # least recently used first
         self._pins: Counter[str] = Counter()
