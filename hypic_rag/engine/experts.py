@@ -46,6 +46,19 @@ def _suits_kernel(module: Any, x: Tensor, index: Tensor) -> bool:
         return False
     if not 0 < len(x) <= MAX_ROWS or index.numel() > MAX_PAIRS:
         return False
+    return has_kernel(module, x.dtype)
+
+
+def synchronizes(model: Any) -> bool:
+    """Whether a pass on a GPU waits for some experts: transformers' own ask for their sizes but in bfloat16, since
+    Hopper."""
+    if model.dtype == torch.bfloat16 and torch.cuda.get_device_capability(model.device) >= (9, 0):
+        return False
+    return any(hasattr(m, "_apply_gate") and not has_kernel(m, model.dtype) for m in model.modules())
+
+
+def has_kernel(module: Any, dtype: torch.dtype) -> bool:
+    """Whether our kernel takes these experts, of rows of that type."""
     if any(getattr(module, name, value) != value for name, value in KERNEL_FORM.items()):
         return False
     own_gate = type(module)._apply_gate.__module__ != ExpertsInterface.__module__
@@ -53,5 +66,5 @@ def _suits_kernel(module: Any, x: Tensor, index: Tensor) -> bool:
         return False
     weights = (module.gate_up_proj, module.down_proj)
     return all(
-        w.dtype == x.dtype and w.is_contiguous() and w.shape[1] % 16 == 0 and w.shape[2] % 16 == 0 for w in weights
+        w.dtype == dtype and w.is_contiguous() and w.shape[1] % 16 == 0 and w.shape[2] % 16 == 0 for w in weights
     )

@@ -21,8 +21,8 @@ class LinearLayer:
     """A linear layer: state (n_heads, k_dim, v_dim) float32, and the last ``kernel - 1`` rows of ``channels``.
 
     family: None where there is no state: a short convolution, or a token shift.
-    rates: see ``families.transition``. rotary: where the layer's queries and keys are rotated. has_kernels: whether its
-    mixer can run by ``device.context``.
+    rates: see ``families.transition``. rotary: where the layer's queries and keys are rotated. in_chunks: whether its
+    mixer can run by ``device.chunked``.
     """
 
     family: Family | None
@@ -33,11 +33,16 @@ class LinearLayer:
     kernel: int = 1
     rates: Tensor | None = None
     rotary: Rotary | None = None
-    has_kernels: bool = False
+    in_chunks: bool = False
 
     @property
     def name(self) -> str:
         return "short_convolution" if self.family is None else self.family.name
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether kernels do it; none turns a state, which is kept at local positions where keys are rotated."""
+        return self.rotary is None and (self.family is None or self.family.has_kernel)
 
     def shapes(self, n_tokens: int) -> Shapes:
         """Of a cached interior's tensors; the length does not matter."""

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class Rotary:
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """As ``turns``, of the rotation itself at positions (n,), on their device."""
-        angles = positions.double()[:, None] * self.inv_freq.to(positions.device)
+        angles = positions.double()[:, None] * _on(positions.device, self)
         cos, sin = angles.cos(), angles.sin()
         if self.interleaved:
             both = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
@@ -82,6 +83,12 @@ class Rotary:
         if dims == x.shape[-1]:
             return rotated
         return torch.cat((x[..., : self.first], rotated, x[..., self.first + dims :]), dim=-1)
+
+
+@lru_cache(maxsize=256)
+def _on(device: torch.device, rotary: Rotary) -> Tensor:
+    """Its frequencies; brought over once, since a pass that is captured as a graph can bring nothing."""
+    return rotary.inv_freq.to(device)
 
 
 def context_length(config: Any) -> int:

@@ -18,10 +18,10 @@ class LinearPlan:
     stand in the tail of slot ``back`` (-1: zeros). Places N + m are virtual rows just behind sequence m, whose inputs
     before them are its new tail. end: (M,) that row's number; tail_to: (M,) where the tail goes, -1 nowhere.
 
-    run_row, run_n, run_slot, run_compose: (G,). Run g is ``run_n`` rows from ``run_row`` on, then the interior of
-    ``run_slot`` (-1: none) by 0 ``R = T R + S``, 1 ``R = S``, 2 ``R = R + S``. Those of sequence m are
-    ``first_run[m]`` to ``first_run[m + 1]``, (M + 1,). state_from, state_to: (M,) slots of R before and after; -1 is
-    zero before, and a sequence that is padding after.
+    run_row, run_n, run_slot, run_tokens, run_compose: (G,). Run g is ``run_n`` rows from ``run_row`` on, then the
+    interior of ``run_tokens`` tokens in ``run_slot`` (-1: none) by 0 ``R = T R + S``, 1 ``R = S``, 2 ``R = R + S``.
+    Those of sequence m are ``first_run[m]`` to ``first_run[m + 1]``, (M + 1,). state_from, state_to: (M,) slots of R
+    before and after; -1 is zero before, and a sequence that is padding after.
     """
 
     reach: Tensor
@@ -31,6 +31,7 @@ class LinearPlan:
     run_row: Tensor
     run_n: Tensor
     run_slot: Tensor
+    run_tokens: Tensor
     run_compose: Tensor
     first_run: Tensor
     state_from: Tensor

@@ -7,6 +7,15 @@ from torch import Tensor
 
 from hypic_kernels.plan import LinearPlan
 
+FORMS = {  # of what a cached interior does to R: whether it is in T, T_at, rates
+    "dense": (True, True, False),
+    "diagonal": (True, False, False),
+    "steps": (True, False, True),
+    "scalar": (True, False, False),
+    "length": (False, False, True),
+    "none": (False, False, False),
+}
+
 
 def scan(
     q: Tensor,
@@ -20,6 +29,7 @@ def scan(
     T_at: Tensor | None,
     form: str,
     dtype: torch.dtype,
+    rates: Tensor | None = None,
     block_v: int = 16,
     tile: int = 32,
     precision: str = "tf32x3",
@@ -33,25 +43,34 @@ def scan(
 
     q: (N, Hq, K); k: (N, Hk, K); heads of q and k serve H / Hq and H / Hk value heads. v: (N, H, V). log_decay: of g,
     (N, H) or (N, H, K) float32. beta: (N, H) float32. S: (n_slots, H, K, V) float32, states read and written as the
-    plan says. T, of what the plan composes exactly, float32: ``dense`` (n_matrices, K, K), T_at (n_slots, H) int32 a
-    head's matrix or -1 for a T of zero; ``diagonal`` (n_slots, H, K); ``scalar`` (n_slots, H). ``none``: T is None and
-    no run has a splice (decoding), for which a program needs fewer registers.
+    plan says. T, of what the plan composes exactly, and rates, float32, by ``form``:
+
+        dense       T (n_matrices, K, K), T_at (n_slots, H) int32 a head's matrix, -1 for a T of zero
+        diagonal    T (n_slots, H, K), its logarithm
+        steps       T (n_slots, H), a sum of time steps; rates (H, K), the log decays a unit of time
+        scalar      T (n_slots, H), its logarithm
+        length      T None: rates (H,), the log decay a token
+        none        T None: no run has a splice (decoding), and a program needs fewer registers
 
     Returns (N, H, V) in ``dtype``; the rows behind the last run are zero. All is computed in float32.
-    block_v: columns of R a program (they are independent: T acts on K). tile: columns of T at a time. precision: of
-    the dense product, Triton's input_precision. num_stages: tiles of T on their way.
+    block_v: columns of R a program (they are independent: T acts on K), or as many as there are. tile: columns of T at
+    a time. precision: of the dense product, Triton's input_precision. num_warps: at most. num_stages: tiles of T on
+    their way.
     Sources: Gated DeltaNet, arXiv 2412.06464; HYPIC, arXiv 2607.01299, Eq. 6. Oracle: scan_reference.scan.
     """
     n, n_heads, v_dim = v.shape
     k_dim = k.shape[-1]
     assert S.shape[1:] == (n_heads, k_dim, v_dim), (S.shape, n_heads, k_dim, v_dim)
     assert n_heads % q.shape[1] == n_heads % k.shape[1] == 0, (n_heads, q.shape, k.shape)
-    assert all(t is None or t.is_contiguous() for t in (q, k, v, log_decay, beta, S, T, T_at))
-    assert form in ("dense", "diagonal", "scalar", "none"), form
-    assert (form == "dense") == (T_at is not None) and (form == "none") == (T is None), (form, T is None, T_at is None)
+    assert all(t is None or t.is_contiguous() for t in (q, k, v, log_decay, beta, S, T, T_at, rates))
+    assert form in FORMS, form
+    assert FORMS[form] == (T is not None, T_at is not None, rates is not None), form
     out = torch.empty(n, n_heads, v_dim, dtype=dtype, device=v.device)
     n_sequences = len(plan.end)
     width = max(16, triton.next_power_of_2(k_dim))
+    if form != "dense":  # a product has 16 columns at least
+        block_v = min(block_v, triton.next_power_of_2(v_dim))
+    num_warps = min(num_warps, max(1, width * block_v // 128))  # of a small tile a thread has four places
     grid = (triton.cdiv(v_dim, block_v), n_heads, n_sequences + 1)
     _scan[grid](
         q,
@@ -63,9 +82,11 @@ def scan(
         S,
         T,
         T_at,
+        rates,
         plan.run_row,
         plan.run_n,
         plan.run_slot,
+        plan.run_tokens,
         plan.run_compose,
         plan.first_run,
         plan.state_from,
@@ -103,9 +124,11 @@ def _scan(
     S,
     T,
     T_at,
+    rates,
     run_row,
     run_n,
     run_slot,
+    run_tokens,
     run_compose,
     first_run,
     state_from,
@@ -199,10 +222,15 @@ def _scan(
                 elif compose == 1:
                     R = interior
                 elif FORM == "scalar":
-                    R = R * tl.load(T + slot * n_heads + h) + interior
+                    R = R * tl.exp(tl.load(T + slot * n_heads + h)) + interior
+                elif FORM == "length":
+                    R = R * tl.exp(tl.load(run_tokens + run).to(tl.float32) * tl.load(rates + h)) + interior
                 elif FORM == "diagonal":
-                    factor = tl.load(T + (slot.to(tl.int64) * n_heads + h) * K + channels, mask=mask_k, other=0.0)
-                    R = R * factor[:, None] + interior
+                    total = tl.load(T + (slot.to(tl.int64) * n_heads + h) * K + channels, mask=mask_k, other=0.0)
+                    R = R * tl.exp(total)[:, None] + interior
+                elif FORM == "steps":
+                    rate = tl.load(rates + h * K + channels, mask=mask_k, other=0.0)
+                    R = R * tl.exp(tl.load(T + slot * n_heads + h) * rate)[:, None] + interior
                 else:
                     carried = tl.zeros((BK, BV), tl.float32)
                     if at >= 0:

@@ -19,6 +19,7 @@ def scan(
     T: Tensor | None,
     T_at: Tensor | None,
     form: str,
+    rates: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The arguments of scan.scan. Returns (N, H, V) float64, and (n_slots, H, K, V) float64 with the new states;
     ``S`` itself stays as it is."""
@@ -41,23 +42,38 @@ def scan(
                 R = R + k[i][..., None] * written[:, None]
                 out[i] = torch.einsum("hk,hkv->hv", q[i], R)
             if slot >= 0:
-                R = _composed(R, S[slot].double(), T, T_at, form, slot, int(plan.run_compose[run]))
+                n_tokens = int(plan.run_tokens[run])
+                R = _composed(R, S[slot].double(), T, T_at, rates, form, slot, n_tokens, int(plan.run_compose[run]))
         after[to] = R
     return out, after
 
 
 def _composed(
-    R: Tensor, S: Tensor, T: Tensor | None, T_at: Tensor | None, form: str, slot: int, compose: int
+    R: Tensor,
+    S: Tensor,
+    T: Tensor | None,
+    T_at: Tensor | None,
+    rates: Tensor | None,
+    form: str,
+    slot: int,
+    n_tokens: int,
+    compose: int,
 ) -> Tensor:
     if compose == LAST_STATE:
         return S
     if compose == ADD:
         return R + S
+    if form == "length":
+        assert rates is not None
+        return (n_tokens * rates.double()).exp()[:, None, None] * R + S
     assert T is not None
+    if form == "steps":
+        assert rates is not None
+        return (T[slot].double()[:, None] * rates.double()).exp()[..., None] * R + S
     if form == "scalar":
-        return T[slot].double()[:, None, None] * R + S
+        return T[slot].double().exp()[:, None, None] * R + S
     if form == "diagonal":
-        return T[slot].double()[..., None] * R + S
+        return T[slot].double().exp()[..., None] * R + S
     assert T_at is not None
     carried = [
         torch.zeros_like(r) if at < 0 else T[at].double() @ r for at, r in zip(T_at[slot].tolist(), R, strict=True)

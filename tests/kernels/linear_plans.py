@@ -24,7 +24,7 @@ def linear_plan(
     """``rows`` more rows and ``padding`` more sequences and runs pad it. Returns the plan and N."""
     width = kernel - 1
     near, back, ends, virtual = [], [], [], []
-    run_row, run_n, run_slot, run_compose, first_run = [], [], [], [], [0]
+    run_row, run_n, run_slot, run_tokens, run_compose, first_run = [], [], [], [], [], [0]
     row = 0
     for sequence in sequences:
         older, since = sequence.start, 0
@@ -32,6 +32,7 @@ def linear_plan(
             run_row.append(row)
             run_n.append(n)
             run_slot.append(slot)
+            run_tokens.append(3 + slot)
             run_compose.append(compose)
             near += [min(since + i, width) for i in range(n)]
             back += [older] * n
@@ -52,6 +53,7 @@ def linear_plan(
         "run_row": run_row + [0] * padding,
         "run_n": run_n + [0] * padding,
         "run_slot": run_slot + runs_padding,
+        "run_tokens": run_tokens + [0] * padding,
         "run_compose": run_compose + [0] * padding,
         "first_run": first_run + [len(run_row)] * padding,
         "state_from": [s.start for s in sequences] + runs_padding,
@@ -62,8 +64,8 @@ def linear_plan(
 
 
 def random_pass(q_heads, k_heads, n_heads, K, V, delta, channel_decay, form, n, n_slots, device="cpu"):
-    """q, k, v, log_decay, beta, S, T and T_at of a scan: keys of length one, and decays that leave the state alive, so
-    that losing T R shows."""
+    """q, k, v, log_decay, beta, S, T, T_at and rates of a scan: keys of length one, and decays that leave the state
+    alive, so that losing T R shows."""
 
     def random(*shape):
         return torch.randn(*shape, device=device)
@@ -72,16 +74,20 @@ def random_pass(q_heads, k_heads, n_heads, K, V, delta, channel_decay, form, n, 
     k = k / k.norm(dim=-1, keepdim=True)
     log_decay = -0.1 * torch.rand(n, n_heads, *([K] if channel_decay else []), device=device)
     beta = torch.rand(n, n_heads, device=device) if delta else None
-    S, at = random(n_slots, n_heads, K, V), None
+    S, at, rates = random(n_slots, n_heads, K, V), None, None
     if form == "dense":
         T = random(2 * n_heads, K, K) * K**-0.5
         at = torch.randint(-1, 2 * n_heads, (n_slots, n_heads), device=device, dtype=torch.int32)
         assert (at < 0).any() and (at >= 0).any()
-    elif form == "none":
+    elif form in ("none", "length"):
         T = None
+    elif form == "steps":
+        T = torch.rand(n_slots, n_heads, device=device)
     else:
-        T = torch.rand(n_slots, n_heads, *([K] if form == "diagonal" else []), device=device)
-    return q, k, v, log_decay, beta, S, T, at
+        T = torch.rand(n_slots, n_heads, *([K] if form == "diagonal" else []), device=device).log()
+    if form in ("steps", "length"):
+        rates = -torch.rand(n_heads, *([K] if form == "steps" else []), device=device) / 3
+    return q, k, v, log_decay, beta, S, T, at, rates
 
 
 def rel_err(got: torch.Tensor, expected: torch.Tensor) -> float:

@@ -39,7 +39,7 @@ if DEVICE == "cpu":
 def test_chunked_scan_equals_the_reference(case, precision):
     torch.manual_seed(1)
     plan, n = linear_plan(SEQUENCES, rows=PADDING, padding=2, device=DEVICE)
-    q, k, v, log_decay, beta, S, T, at = random_pass(*CASES[case], True, False, "dense", n, N_SLOTS, DEVICE)
+    q, k, v, log_decay, beta, S, T, at, _ = random_pass(*CASES[case], True, False, "dense", n, N_SLOTS, DEVICE)
     q[n - PADDING :], k[n - PADDING :], v[n - PADDING :] = (float("nan"),) * 3
     expected, after = scan_reference.scan(q, k, v, log_decay, beta, plan, S, T, at, "dense")
     S[[0, 1, 7, 8]] = float("nan")  # written, and not read
@@ -54,7 +54,7 @@ def test_equal_keys_and_full_strength():
     """The system of a run is then all ones, whose powers grow: only substitution stays exact."""
     torch.manual_seed(0)
     plan, n = linear_plan([Sequence(((CHUNK, NONE, EXACT),) * 2, 2, 0)], device=DEVICE)
-    q, k, v, log_decay, beta, S, T, at = random_pass(1, 1, 1, 32, 16, True, False, "dense", n, 50, DEVICE)
+    q, k, v, log_decay, beta, S, T, at, _ = random_pass(1, 1, 1, 32, 16, True, False, "dense", n, 50, DEVICE)
     k[:] = k[0]
     beta.fill_(1)
     log_decay.zero_()

@@ -29,12 +29,17 @@ CASES = {  # Hq, Hk, H, K, V, delta, decay a channel, form, sequences; K != V, o
     "K no power of two": (2, 2, 2, 24, 40, True, False, "dense", SEQUENCES),
     "GLA": (2, 2, 2, 16, 24, False, True, "diagonal", SEQUENCES),
     "Mamba-2": (1, 4, 4, 16, 24, False, False, "scalar", SEQUENCES),
+    "Mamba-1": (1, 1, 5, 16, 1, False, True, "steps", SEQUENCES),
+    "RetNet": (1, 2, 2, 16, 24, False, False, "length", SEQUENCES),
     "decoding": (1, 1, 2, 16, 24, True, False, "none", ONE_ROW),
 }
 if DEVICE == "cuda":
     LONG = [Sequence((*[(8, slot, EXACT) for slot in range(2, 6)], (20, NONE, EXACT)), NONE, 0), *ONE_ROW[1:2]]
     CASES["real size"] = (16, 16, 32, 128, 128, True, False, "dense", LONG)
     CASES["KDA, real size"] = (32, 32, 32, 128, 128, True, True, "dense", LONG)
+    CASES["Mamba-2, real size"] = (1, 128, 128, 128, 64, False, False, "scalar", LONG)
+    CASES["Mamba-1, real size"] = (1, 8192, 8192, 16, 1, False, True, "steps", LONG)
+    CASES["Lightning, real size"] = (64, 64, 64, 128, 128, False, False, "length", LONG)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -42,12 +47,12 @@ def test_scan_equals_the_reference(case):
     *sizes, sequences = CASES[case]
     torch.manual_seed(1)
     plan, n = linear_plan(sequences, rows=PADDING, padding=2, device=DEVICE)
-    q, k, v, log_decay, beta, S, T, at = random_pass(*sizes, n, N_SLOTS, DEVICE)
+    q, k, v, log_decay, beta, S, T, at, rates = random_pass(*sizes, n, N_SLOTS, DEVICE)
     q[n - PADDING :], k[n - PADDING :], v[n - PADDING :] = (float("nan"),) * 3
-    expected, after = scan_reference.scan(q, k, v, log_decay, beta, plan, S, T, at, sizes[-1])
+    expected, after = scan_reference.scan(q, k, v, log_decay, beta, plan, S, T, at, sizes[-1], rates)
     if sequences is SEQUENCES:
         S[[0, 1, 7, 8]] = float("nan")  # written, and not read
-    out = scan(q, k, v, log_decay, beta, plan, S, T, at, sizes[-1], torch.float32, block_v=16, tile=16)
+    out = scan(q, k, v, log_decay, beta, plan, S, T, at, sizes[-1], torch.float32, rates, tile=16)
     assert not out[n - PADDING :].any()
     assert rel_err(out, expected) < 1e-6
     assert rel_err(S, after) < 1e-6
@@ -58,7 +63,7 @@ def test_values_and_outputs_in_bfloat16():
     torch.manual_seed(0)
     *sizes, sequences = CASES["real size"]
     plan, n = linear_plan(sequences, device=DEVICE)
-    q, k, v, log_decay, beta, S, T, at = random_pass(*sizes, n, N_SLOTS, DEVICE)
+    q, k, v, log_decay, beta, S, T, at, _ = random_pass(*sizes, n, N_SLOTS, DEVICE)
     v = v.bfloat16()
     expected, after = scan_reference.scan(q, k, v, log_decay, beta, plan, S, T, at, "dense")
     out = scan(q, k, v, log_decay, beta, plan, S, T, at, "dense", torch.bfloat16)
@@ -66,7 +71,7 @@ def test_values_and_outputs_in_bfloat16():
     assert rel_err(S, after) < 1e-6
 
 
-FAMILIES = {"gdn": "GDN", "kda": "KDA", "gla": "GLA", "mamba2": "Mamba-2"}
+FAMILIES = {"gdn": "GDN", "kda": "KDA", "gla": "GLA", "mamba2": "Mamba-2", "mamba1": "Mamba-1", "retnet": "RetNet"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -79,8 +84,8 @@ def test_the_reference_equals_the_family(family):
     *sizes, _ = CASES[FAMILIES[family]]
     plan, n = linear_plan([Sequence(((5, NONE, EXACT), (4, NONE, EXACT)), 1, 0)], device=DEVICE)
     torch.manual_seed(0)
-    q, k, v, log_decay, beta, S, T, at = random_pass(*sizes, n, N_SLOTS, DEVICE)
-    out, after = scan_reference.scan(q, k, v, log_decay, beta, plan, S, T, at, sizes[-1])
+    q, k, v, log_decay, beta, S, T, at, rates = random_pass(*sizes, n, N_SLOTS, DEVICE)
+    out, after = scan_reference.scan(q, k, v, log_decay, beta, plan, S, T, at, sizes[-1], rates)
     q, k = (t.repeat_interleave(v.shape[1] // t.shape[1], dim=1) for t in (q, k))
     rows = Rows(q, k, v, log_decay, beta).to(torch.float64)
     FAMILY = import_module(f"hypic_rag.engine.families.{family}").FAMILY

@@ -30,7 +30,7 @@ def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> 
         return None
     from hypic_rag.engine.device.runner import Runner
     from hypic_rag.engine.device.shapes import layer_shapes
-    from hypic_rag.engine.experts import IMPLEMENTATION
+    from hypic_rag.engine.experts import IMPLEMENTATION, synchronizes
 
     if memory is None:
         memory = int(FREE_SHARE * torch.cuda.mem_get_info(model.device)[0])
@@ -41,8 +41,11 @@ def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> 
         config._experts_implementation = IMPLEMENTATION
     if model.device.type == "cuda":
         modules.swap(model)
+        graphs = graphs and not synchronizes(model)
     # Its kernels solve in TF32 whatever they are given: good enough for 16 bits, a thousand times off for 32.
-    in_chunks = model.device.type == "cuda" and is_half and chunked.is_there()
+    linear = [layer for layer in layout.layers if isinstance(layer, LinearLayer)]
+    in_chunks = model.device.type == "cuda" and is_half and all(layer.in_chunks for layer in linear)
+    in_chunks = in_chunks and chunked.is_there()
     return Runner(model, layout, pool, graphs, in_chunks, DEAD_BELOW if is_half else 0.0)
 
 
@@ -55,7 +58,11 @@ def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live
 
 
 def has_kernels(layout: Layout) -> bool:
-    """Whether kernels do what every layer of the model does."""
+    """Whether kernels do what every layer of the model does.
+
+    Not: RWKV's recurrences, states that turn with their keys, windows, latent attention, rotations that change with
+    the length, one rotation of heads of several sizes.
+    """
     heads: dict[int, int] = {}
     for layer in layout.layers:
         if isinstance(layer, LinearLayer):
@@ -66,4 +73,4 @@ def has_kernels(layout: Layout) -> bool:
                 return False
             if layer.rotary is not None and heads.setdefault(layer.rotary.index, layer.k_dim) != layer.k_dim:
                 return False
-    return layout.switch_at is None
+    return layout.switch_at is None and len(heads) == len(layout.rotaries)  # of each the pass has turns

@@ -64,7 +64,7 @@ class Bucket:
         n, m, g = sizes.rows, sizes.sequences, sizes.runs
         lengths = {
             "reach": n + m, "back": n + m, "end": m, "tail_to": m, "run_row": g, "run_n": g, "run_slot": g,
-            "run_compose": g, "first_run": m + 1, "state_from": m, "state_to": m,
+            "run_tokens": g, "run_compose": g, "first_run": m + 1, "state_from": m, "state_to": m,
             "attention": sizes.attention.plan_size,
         }  # fmt: skip
         self.host, on_device, self._integers = _area(lengths, torch.int32, device)

@@ -192,7 +192,7 @@ def _isolated_plan(spans: Sequence[tuple[int, int]], device: torch.device, tail_
         "reach": torch.cat((reach, behind)), "back": torch.full((len(reach) + n,), -1), "end": end,
         "tail_to": torch.tensor(list(slots)),
         **dict.fromkeys(
-            ("run_row", "run_n", "run_slot", "run_compose", "first_run", "state_from", "state_to"), none
+            ("run_row", "run_n", "run_slot", "run_tokens", "run_compose", "first_run", "state_from", "state_to"), none
         ),
     }  # fmt: skip
     return LinearPlan(**{name: t.to(device, torch.int32) for name, t in parts.items()})

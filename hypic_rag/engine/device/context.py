@@ -4,17 +4,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from hypic_kernels import attention, chunked_scan, scan
+from hypic_kernels import attention, chunked_scan, convolution, scan
 from hypic_kernels.pieces import AttentionBucket
 from hypic_kernels.plan import AttentionPlan, LinearPlan
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.slabs import LayerPools
+from hypic_rag.engine.device import recurrence
 from hypic_rag.engine.device.gated_delta import prepared
 
 if TYPE_CHECKING:
     from hypic_rag.engine.attention import Scoring, Seat
+    from hypic_rag.engine.families.rows import Rows
+    from hypic_rag.engine.layout import LinearLayer
 
 Turns = tuple[Tensor, Tensor, Tensor]
 """cos, sin (n_turns, D) float32, and with which dim (D,) each mixes."""
@@ -57,6 +60,15 @@ class DevicePass:
         return chunked_scan.chunked_scan(
             q, k, v, log_decay, beta, self.linear, R, pools.matrices, pools.T_at, qkv.dtype
         )
+
+    def convolved(self, slot: int, x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+        """As ``engine.linear.convolved``."""
+        return convolution.convolve(x, weight, bias, silu, self.linear, self.arrived(slot).slots["tail"])
+
+    def recurred(self, slot: int, layer: "LinearLayer", rows: "Rows") -> Tensor:
+        """As ``engine.linear.recurred``."""
+        is_decoding = self.bucket.max_rows == 1
+        return recurrence.recurred(rows, layer, self.arrived(slot), self.linear, self.is_spliced, is_decoding)
 
     def attend(self, seat: "Seat", q: Tensor, k: Tensor, v: Tensor, scoring: "Scoring") -> Tensor:
         """As ``engine.attention.attend``."""

@@ -12,6 +12,7 @@ from hypic_rag.engine.assemble import Active
 from hypic_rag.engine.device.bucket import Bucket, Sizes, split_of
 from hypic_rag.engine.plan import Rows, Splice
 from hypic_rag.engine.rotary import Rotary
+from hypic_rag.engine.state import Interior
 
 COMPOSE = {"exact": 0, "last_state": 1, "add": 2}
 
@@ -71,11 +72,12 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
                 host["back"][row : row + event.n] = before
                 row += event.n
             elif isinstance(event, Splice):
-                before = state.interiors[event.index].slot
-                run = _runs(bucket, run, opened, row, before, COMPOSE[active.compose])
+                interior = state.interiors[event.index]
+                before = interior.slot
+                run = _runs(bucket, run, opened, row, interior, COMPOSE[active.compose])
                 stretch = opened = row
         if row > opened:
-            run = _runs(bucket, run, opened, row, -1, 0)
+            run = _runs(bucket, run, opened, row, None, 0)
         host["reach"][n_rows + m], host["back"][n_rows + m] = row - stretch, before
         host["end"][m] = row
         host["state_from"][m] = -1 if held.is_fresh else held.slot
@@ -91,13 +93,15 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
             _turns(host[f"cos{r}"], host[f"sin{r}"], rotary, offsets)
 
 
-def _runs(bucket: Bucket, run: int, start: int, stop: int, slot: int, compose: int) -> int:
+def _runs(bucket: Bucket, run: int, start: int, stop: int, interior: Interior | None, compose: int) -> int:
     """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Returns the next number."""
     host = bucket.host
+    spliced = (-1, 0, 0) if interior is None else (interior.slot, interior.n_tokens, compose)
     edges = [*range(start, stop, CHUNK), stop] if stop > start else [start, stop]
     for first, last in pairwise(edges):
         host["run_row"][run], host["run_n"][run] = first, last - first
-        host["run_slot"][run], host["run_compose"][run] = (slot, compose) if last == stop else (-1, 0)
+        here = spliced if last == stop else (-1, 0, 0)
+        host["run_slot"][run], host["run_tokens"][run], host["run_compose"][run] = here
         run += 1
     return run
 

@@ -24,7 +24,8 @@ class Family:
 
     run: chunks of rows, (B, C) row numbers, ready to run from any state; the form for long segments.
     step: one token, as the paper has it: ``step(S, row) -> (S', out)`` with S (H, K, V), out (H, V). The oracle.
-    max_chunk: rows a chunk can have at most. source: the paper.
+    max_chunk: rows a chunk can have at most. source: the paper. has_kernel: whether ``hypic_kernels.scan`` does it: a
+    row decays the state, writes ``k v^T``, by the delta rule where it has a beta, and reads ``q^T S`` of the result.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Family:
     run: Callable[[Rows, Tensor], Running]
     step: Callable[[Tensor, Rows], tuple[Tensor, Tensor]]
     max_chunk: int = 64
+    has_kernel: bool = True

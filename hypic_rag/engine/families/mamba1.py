@@ -1,6 +1,6 @@
 """Mamba-1: ``S_t = exp(A dt_t) S_{t-1} + dt_t B_t x_t``, read as ``C_t^T S_t``; a channel is a head with one value.
 
-q is C, k is dt B, v is x, A (H, K) the layer's rates; the skip ``D x`` belongs to the layer. With one value a head a
+q is C, k is B, v is dt x, A (H, K) the layer's rates; the skip ``D x`` belongs to the layer. With one value a head a
 product over pairs of rows would cost more than the states themselves: a chunk's states are scanned, all at once, in
 log2(C) doublings (Hillis and Steele), which only multiply decays and so cannot overflow.
 """

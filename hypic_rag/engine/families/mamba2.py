@@ -1,6 +1,6 @@
 """Mamba-2: ``S_t = exp(A dt_t) S_{t-1} + dt_t B_t x_t^T`` with one decay a head, read as ``C_t^T S_t``.
 
-q is C, k is dt B, v is x; the skip ``D x`` belongs to the layer.
+q is C, k is B, v is dt x; the skip ``D x`` belongs to the layer.
 """
 
 from hypic_rag.engine.families.decay import run_decay

@@ -1,7 +1,7 @@
 """What every recurrence reads of a pass: one record a row, in float32."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,16 @@ class Rows:
 
     def to(self, dtype: torch.dtype) -> "Rows":
         return self.map(lambda t: t.to(dtype), also_bonus=True)
+
+    def widened(self) -> "Rows":
+        """With queries and keys a value head of their own, where a head of them serves several."""
+        n_heads = self.v.shape[1]
+        q, k = (
+            t if t.shape[1] == n_heads
+            else t[:, :, None].expand(-1, -1, n_heads // t.shape[1], -1).flatten(1, 2)
+            for t in (self.q, self.k)
+        )  # fmt: skip
+        return replace(self, q=q, k=k)
 
     def map(self, change: Callable[[Tensor], Tensor], also_bonus: bool = False) -> "Rows":
         """Change every tensor that has one entry a row (and the bonus, which has none, where asked)."""

@@ -14,7 +14,8 @@ MODEL_TYPES = ("falcon_h1",)
 
 class ScaledMamba2(Mamba2):
     def project(self, m: Any, x: Tensor) -> Tensor:
-        return m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector[0]  # type: ignore[no-any-return]
+        projected = m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector[0]
+        return projected.to(x.dtype)  # type: ignore[no-any-return]
 
     def gated(self, m: Any, out: Tensor, gate: Tensor) -> Tensor:
         return super().gated(m, out, gate) if m.mamba_rms_norm else out * F.silu(gate)

@@ -41,8 +41,7 @@ class Mamba1(Mixer):
     def read_states(self, m: Any, x: Tensor, dt: Tensor, B: Tensor, C: Tensor) -> Tensor:
         """x, dt: (N, channels), each a head with one value; B, C: (N, K). Returns (N, channels), with ``D x``."""
         log_decay = -m.A_log.float().exp() * dt[..., None]
-        k = dt[..., None] * B[:, None]
-        out = self.recurred(Rows(C[:, None].expand_as(k), k, x[..., None], log_decay, dt=dt))
+        out = self.recurred(Rows(C[:, None], B[:, None], (dt * x)[..., None], log_decay, dt=dt))
         skip: Tensor = m.D.float() * x
         return out.squeeze(-1) + skip
 

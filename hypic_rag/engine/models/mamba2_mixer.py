@@ -43,9 +43,9 @@ class Mamba2(Mixer):
         widths = (m.intermediate_size, m.n_groups * m.ssm_state_size, m.n_groups * m.ssm_state_size)
         x, B, C = (t.float() for t in conv_out.split(widths, dim=-1))
         x = x.view(len(x), m.num_heads, m.head_dim)
-        B, C = (t.view(len(x), m.n_groups, -1).repeat_interleave(m.num_heads // m.n_groups, dim=1) for t in (B, C))
+        B, C = (t.view(len(x), m.n_groups, -1) for t in (B, C))
         dt = torch.clamp(F.softplus(dt.float() + m.dt_bias.float()), *m.time_step_limit)
         log_decay = -m.A_log.float().exp() * dt
-        out = self.recurred(Rows(C, B * dt[..., None], x, log_decay))
+        out = self.recurred(Rows(C, B, x * dt[..., None], log_decay))
         skip: Tensor = m.D.float()[:, None] * x
         return (out + skip).flatten(1).to(conv_out.dtype)

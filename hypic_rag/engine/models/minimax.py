@@ -18,14 +18,14 @@ class Lightning(Mixer):
 
     def sizes(self, m: Any, layout: Layout) -> LinearLayer:
         # Made anew: the buffer that holds them is rounded to the model's type.
-        rates = -m.get_slope_rate().float().flatten()
+        rates = -m.get_slope_rate().float().flatten().to(m.qkv_proj.weight.device)
         return LinearLayer(lightning.FAMILY, m.num_attention_heads, m.head_dim, m.head_dim, rates=rates)
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
         qkv = m.act_fn(m.qkv_proj(x)).view(len(x), m.num_attention_heads, 3 * m.head_dim)
         q, k, v = qkv.float().split(m.head_dim, dim=-1)
         assert self.layer.rates is not None
-        log_decay = self.layer.rates.to(x.device).expand(len(x), -1)
+        log_decay = self.layer.rates.expand(len(x), -1)
         out = m.norm(self.recurred(Rows(q, k, v, log_decay)).to(x.dtype).flatten(1))
         return m.out_proj(m.output_gate(x).sigmoid() * out)  # type: ignore[no-any-return]
 

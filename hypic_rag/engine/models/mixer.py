@@ -1,6 +1,6 @@
 """What stands in for a Hugging Face mixer: the same weights, and our ways of reading other rows."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from hypic_rag.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     from hypic_rag.engine.context import OnDevice
+    from hypic_rag.engine.device.context import DevicePass
 
 
 class Mixer(nn.Module):
@@ -62,23 +63,30 @@ class Mixer(nn.Module):
         return None if isinstance(context, Assembly | Isolation) else context
 
     @property
-    def _in_torch(self) -> Context:
-        context = self.current.context
-        assert isinstance(context, Assembly | Isolation)
-        return context
+    def _context(self) -> "Context | DevicePass":
+        """Passes on a device of other kinds run mixers that do not ask (``LinearLayer.in_chunks``)."""
+        return cast("Context | DevicePass", self.current.context)
 
     def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = True) -> Tensor:
         """The causal convolution, SiLU of it unless told. x: (N, C); weight: (C, k) or (C, 1, k)."""
         taps = weight.squeeze(1) if weight.dim() == 3 else weight
-        return linear.convolved(self._in_torch, self.slot, self.layer, x, taps, bias, silu)
+        context = self._context
+        if not isinstance(context, Assembly | Isolation):
+            return context.convolved(self.slot, x, taps, bias, silu)
+        return linear.convolved(context, self.slot, self.layer, x, taps, bias, silu)
 
     def shifted(self, x: Tensor) -> Tensor:
         """The row before each row. x: (N, C)."""
-        return linear.shifted(self._in_torch, self.slot, self.layer, x)
+        context = self._context
+        assert isinstance(context, Assembly | Isolation)  # no kernel does it
+        return linear.shifted(context, self.slot, self.layer, x)
 
     def recurred(self, rows: Rows) -> Tensor:
-        """What the rows read of the state: (N, H, V) float32."""
-        return linear.recurred(self._in_torch, self.slot, self.layer, rows)
+        """What the rows read of the state: (N, H, V) float32. Heads of q and k may serve several of v."""
+        context = self._context
+        if not isinstance(context, Assembly | Isolation):
+            return context.recurred(self.slot, self.layer, rows)
+        return linear.recurred(context, self.slot, self.layer, rows.widened())
 
 
 def unit_length(x: Tensor, eps: float = 1e-6) -> Tensor:

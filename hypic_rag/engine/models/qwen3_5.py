@@ -34,7 +34,7 @@ class GatedDeltaNet(Mixer):
             m.head_v_dim,
             channels=m.conv_dim,
             kernel=m.conv_kernel_size,
-            has_kernels=True,
+            in_chunks=True,
         )
 
     # What differs between the models that have this mixer: projections, the greatest write, and the output's names.

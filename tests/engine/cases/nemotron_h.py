@@ -8,7 +8,7 @@ LINEAR = [i for i, kind in enumerate(LAYERS) if kind == "linear_attention"]
 
 
 def enliven(model: Any) -> None:
-    enliven_mamba2([model.model.layers[i].mixer for i in LINEAR])
+    enliven_mamba2([layer.mixer for layer in model.model.layers if layer.block_type == "linear_attention"])
 
 
 CASES = {

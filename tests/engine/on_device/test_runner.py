@@ -8,6 +8,7 @@ import os
 from functools import cache
 from typing import Any
 
+import cases
 import pytest
 import tiny
 import torch
@@ -24,11 +25,32 @@ from hypic_rag.errors import BadInput  # noqa: E402
 from hypic_rag.prompt import Part, Prompt  # noqa: E402
 
 KINDS = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
-CHANGES: dict[str, Any] = {"linear_value_head_dim": 16}
+FAMILIES: dict[str, dict[str, Any]] = {  # the others that run here, and their layers in the interpreter
+    "bamba": {"attn_layer_indices": [1]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention"], "num_hidden_layers": 3},
+    "falcon_h1": {"num_hidden_layers": 1},
+    "zamba2 two blocks, adapters, rotary": {
+        "layers_block_type": ["hybrid"], "num_hidden_layers": 1, "num_mem_blocks": 1,
+    },
+    "mamba2": {"num_hidden_layers": 1},  # keeps nothing a token
+    "lfm2_bias": {"layer_types": ["conv", "full_attention"]},
+    "llama_one_key_head": {"num_hidden_layers": 1},  # no linear layer
+    "minimax": {"layer_types": ["linear_attention", "full_attention"]},
+    "jamba dense": {
+        "attn_layer_period": 2, "attn_layer_offset": 1, "hidden_size": 16, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "mamba_expand": 1,
+    },
+}  # fmt: skip
+CHANGES: dict[str, dict[str, Any]] = {kind: {"linear_value_head_dim": 16} for kind in KINDS}
 SEAM, SHORT, LONG, N_NEW = 8, (70, 5, 33), 300, 4
+FEW, TIMES = SHORT, 3  # a pass, its capture as a graph, a replay
 if DEVICE == "cpu":  # the interpreter takes 20 ms a program: three a row in a linear layer, five in the other
-    CHANGES |= {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+    two_layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+    CHANGES = {kind: {**changes, **two_layers} for kind, changes in CHANGES.items()}
+    CHANGES |= {kind: {"num_hidden_layers": 2, **changes} for kind, changes in FAMILIES.items()}
     SEAM, SHORT, LONG, N_NEW = 4, (9, 3, 7), 20, 3
+    FEW, TIMES = (6,), 1
 MEMORY, SCARCE = 64 << 20, 1 << 20
 TOLERANCE = 1e-4 if DEVICE == "cpu" else 2e-4
 """Of logits with a spread of about one: float32 sums in another order."""
@@ -47,7 +69,7 @@ def prompt(*lengths: int, question: int = 2) -> Prompt:
 
 
 def new_engine(kind: str, memory: int = MEMORY, **options: Any) -> SegmentEngine:
-    model = tiny.build(kind, "hypic", **CHANGES).to(DEVICE)
+    model = cases.all_cases()[kind].build("hypic", **CHANGES.get(kind, {}))
     options = {"name": kind, "fingerprint": kind, "device_memory": memory, **options}
     return SegmentEngine(model, tiny.tokenizer(), **options)
 
@@ -91,6 +113,18 @@ def test_other_kinds_equal_torch(kind: str) -> None:
     assert_equals_torch(kind, prompt(SHORT[-1]), EXACT)
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_other_families_equal_torch(kind: str) -> None:
+    for _ in range(TIMES):
+        assert_equals_torch(kind, prompt(*FEW), EXACT)
+
+
+@pytest.mark.parametrize("policy", ["last_state", "add"])
+@pytest.mark.parametrize("kind", ["mamba2", "minimax", "jamba dense"] if DEVICE == "cuda" else ["mamba2"])
+def test_other_families_compose(kind: str, policy: str) -> None:
+    assert_equals_torch(kind, prompt(*FEW), POLICIES[policy])
+
+
 EDGES = {
     "no document": (),
     "one token": (1,),
@@ -105,12 +139,14 @@ def test_edge_lengths(lengths: tuple[int, ...]) -> None:
     assert_equals_torch(KINDS[0], prompt(*lengths), EXACT)
 
 
-def test_more_rows_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [KINDS[0], "mamba2"])
+def test_more_rows_than_a_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hypic_rag.engine.device.runner.MAX_ROWS", 6)
-    assert_equals_torch(KINDS[0], prompt(*SHORT), EXACT)
+    assert_equals_torch(kind, prompt(*SHORT), EXACT)
 
 
-def test_requests_together_equal_each_alone() -> None:
+@pytest.mark.parametrize("kind", [KINDS[0], "mamba2"])
+def test_requests_together_equal_each_alone(kind: str) -> None:
     asked = [
         (prompt(*SHORT), EXACT),
         (prompt(2), FULL),
@@ -118,8 +154,8 @@ def test_requests_together_equal_each_alone() -> None:
         (prompt(SHORT[0], question=3), POLICIES["last_state"]),
     ]
     sampling = Sampling(max_new_tokens=N_NEW)
-    alone = [in_torch(KINDS[0]).generate(p, sampling, policy).token_ids for p, policy in asked]
-    engine, ids, together = pooled(KINDS[0]), [], {}
+    alone = [in_torch(kind).generate(p, sampling, policy).token_ids for p, policy in asked]
+    engine, ids, together = pooled(kind), [], {}
     for p, policy in asked:
         ids.append(engine.add_request(p, sampling, policy))
         for output in engine.step():  # the earlier ones are decoding when this one joins
@@ -129,9 +165,10 @@ def test_requests_together_equal_each_alone() -> None:
     assert [together[i].generation.token_ids for i in ids] == alone
 
 
-def test_a_conversation_resumes_where_it_ended() -> None:
+@pytest.mark.parametrize("kind", [KINDS[0], "mamba2"])
+def test_a_conversation_resumes_where_it_ended(kind: str) -> None:
     first, sampling, seen = prompt(SHORT[0]), Sampling(max_new_tokens=N_NEW), []
-    for engine in (pooled(KINDS[0]), in_torch(KINDS[0])):
+    for engine in (pooled(kind), in_torch(kind)):
         said = engine.generate(first, sampling, EXACT).token_ids
         second = Prompt((*first.parts[:-1], Part("live", first.parts[-1].ids + said + tiny.ids(4, 7))))
         resumed = logits(engine, second, EXACT, resume=True)
