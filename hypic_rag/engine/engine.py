@@ -22,6 +22,7 @@ from hypic_rag.engine.device import runner_for
 from hypic_rag.engine.device.held import Held
 from hypic_rag.engine.generate import TextStream
 from hypic_rag.engine.policy import Policy, Sampling
+from hypic_rag.engine.prefill import MAX_ROWS
 from hypic_rag.engine.report import (
     Generation,
     PrefillReport,
@@ -115,8 +116,8 @@ class SegmentEngine:
             self.cache.attach(self.runner.pool, self._lock)
             if self.device.type == "cuda":
                 self.cache.page_lock()
-        in_chunks = self.runner is not None and self.runner.in_chunks
-        self.segments = Segments(self.model, self.layout, self.cache, template, deterministic, in_chunks)
+        chunked = (False, None) if self.runner is None else (self.runner.in_chunks, self.runner.prefill_bytes)
+        self.segments = Segments(self.model, self.layout, self.cache, template, deterministic, *chunked)
         self._requests: dict[int, Request] = {}
         self._next_id = 0
 
@@ -152,6 +153,11 @@ class SegmentEngine:
         """How many layers of each family the model has."""
         names = [layer.name for layer in self.layout.layers]
         return {name: names.count(name) for name in sorted(set(names))}
+
+    @property
+    def pass_tokens(self) -> int:
+        """Most tokens that a prefill takes at once."""
+        return max(MAX_ROWS, self.segments.max_rows)
 
     def segment_key(self, ids: Sequence[int], kind: Kind = "document", policy: Policy | None = None) -> SegmentKey:
         """Under which key the segment is cached. Raises BadInput for a segment that is all seam."""

@@ -15,18 +15,20 @@ from hypic_rag.engine.plan import Event, Mark, Rows, build
 from hypic_rag.prompt import Ids
 
 MAX_ROWS = 2048  # a pass; beyond it a larger product is no faster on a CPU and needs more memory
+MAX_ROWS_IN_CHUNKS = 16384  # on a GPU: each pass reads the weights, and of a model of experts nearly all of them
 
 
-def packs(segments: Sequence[Ids], one_a_pass: bool) -> Iterator[list[int]]:
-    """Group segment numbers into passes of at most MAX_ROWS rows (a longer segment is a pass of its own)."""
+def packs(sizes: Sequence[tuple[int, int]], max_rows: int, max_bytes: int | None = None) -> Iterator[list[int]]:
+    """Group segments into passes of at most ``max_rows`` rows that make at most ``max_bytes`` of entries (None: any).
+    One that is larger is a pass of its own. sizes: rows and bytes of each; their numbers are what is given."""
     pack: list[int] = []
-    rows = 0
-    for i, ids in enumerate(segments):
-        if pack and (one_a_pass or rows + len(ids) > MAX_ROWS):
+    n_rows = n_bytes = 0
+    for i, (rows, nbytes) in enumerate(sizes):
+        if pack and (n_rows + rows > max_rows or (max_bytes is not None and n_bytes + nbytes > max_bytes)):
             yield pack
-            pack, rows = [], 0
+            pack, n_rows, n_bytes = [], 0, 0
         pack.append(i)
-        rows += len(ids)
+        n_rows, n_bytes = n_rows + rows, n_bytes + nbytes
     if pack:
         yield pack
 

@@ -14,7 +14,7 @@ import torch
 from hypic_rag.cache import Entry, Hit, Miss, SegmentCache, SegmentKey, Stored, codec_named
 from hypic_rag.cache.tiers.device import DevicePool, Resident
 from hypic_rag.engine.layout import Layout
-from hypic_rag.engine.prefill import packs, prefill
+from hypic_rag.engine.prefill import MAX_ROWS, MAX_ROWS_IN_CHUNKS, packs, prefill
 from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part
 
@@ -56,9 +56,12 @@ class Segments:
         template: SegmentKey,
         deterministic: bool,
         in_chunks: bool = False,
+        max_bytes: int | None = None,
     ):
+        """deterministic: one segment a pass. in_chunks: see ``prefill``. max_bytes: of entries made in a pass."""
         self.model, self.layout, self.cache, self.template = model, layout, cache, template
-        self.deterministic, self.in_chunks = deterministic, in_chunks
+        self.in_chunks, self.max_bytes = in_chunks, max_bytes
+        self.max_rows = 1 if deterministic else MAX_ROWS_IN_CHUNKS if in_chunks else MAX_ROWS
         self.key = lru_cache(maxsize=512)(self._key)  # its digest takes a tenth of a millisecond
         self.codec = codec_named(template.codec)
         self._beside = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None
@@ -215,7 +218,8 @@ class Segments:
         """
         storing: deque[list[Future[Kept]]] = deque()
         with ThreadPoolExecutor(WRITERS) as writers:
-            for pack in packs([part.ids for part, _ in missing], self.deterministic):
+            sizes = [(key.n_tokens, self._bytes_made(key)) for _, key in missing]
+            for pack in packs(sizes, self.max_rows, self.max_bytes):
                 if len(storing) == 2:
                     _wait(storing.popleft())
                 keys = [missing[i][1] for i in pack]
@@ -233,6 +237,9 @@ class Segments:
                 del made, entries, passed
             while storing:
                 _wait(storing.popleft())
+
+    def _bytes_made(self, key: SegmentKey) -> int:
+        return self.layout.entry_bytes(key.n_tokens - key.seam_tokens, self.model.dtype.itemsize)
 
     def _when_ready(
         self,

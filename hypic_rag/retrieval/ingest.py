@@ -12,7 +12,7 @@ from typing import Literal
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_ingest
 from hypic_rag.retrieval.readers import ReadFailure
-from hypic_rag.retrieval.segments import PACK_TOKENS, PackedPrefill, stored_segment
+from hypic_rag.retrieval.segments import PASSES, PackedPrefill, stored_segment
 from hypic_rag.retrieval.store import NeedsVectors, Store, Swap
 from hypic_rag.retrieval.vectors import Vectors
 
@@ -76,7 +76,7 @@ def run_ingest(
     run.remove()
     # Makes room first; but what a document of this run has again (a renamed file) stays.
     run.discard_gone(except_for={pair for planned in plan.documents for pair in planned.chunks})
-    for batch in _batches(plan.documents):
+    for batch in _batches(plan.documents, PASSES * plan.engine.pass_tokens):
         run.take(batch, prefill == "all")
     run.discard_gone()
     if prefill == "all":
@@ -101,13 +101,13 @@ def run_ingest(
     )
 
 
-def _batches(documents: Sequence[PlannedDocument]) -> Iterator[list[PlannedDocument]]:
+def _batches(documents: Sequence[PlannedDocument], max_tokens: int) -> Iterator[list[PlannedDocument]]:
     """Some documents at a time: what is embedded and prefilled together, to be lost at most when killed."""
     batch: list[PlannedDocument] = []
     n_tokens = n_chunks = 0
     for planned in documents:
         tokens = sum(len(segment.ids) for segment in planned.cold)
-        if batch and (n_tokens + tokens > PACK_TOKENS or n_chunks + len(planned.new_chunks) > BATCH_CHUNKS):
+        if batch and (n_tokens + tokens > max_tokens or n_chunks + len(planned.new_chunks) > BATCH_CHUNKS):
             yield batch
             batch, n_tokens, n_chunks = [], 0, 0
         batch.append(planned)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hypic_rag.engine import Policy, SegmentEngine
     from hypic_rag.prompt import Ids
 
-PACK_TOKENS = 4096
+PASSES = 2  # of the engine a pack: one is computed while the one before is stored
 FILE_OVERHEAD = 32 * 1024  # bytes that a stored segment takes beyond its tensors, at most
 SPARE_DISK = 256 * 2**20  # bytes that are left free for others
 
@@ -79,7 +79,7 @@ class PackedPrefill:
         self.is_full = False
 
     def run(self, segments: Sequence[ColdSegment]) -> None:
-        for pack in packs(segments):
+        for pack in packs(segments, self.engine):
             fitting = self._fitting(pack)
             if fitting:
                 report = self.engine.prefill([segment.ids for segment in fitting], policy=caching(self.engine.policy))
@@ -111,12 +111,13 @@ class PackedPrefill:
         return pack
 
 
-def packs(segments: Sequence[ColdSegment]) -> list[list[ColdSegment]]:
-    """In their order, together up to PACK_TOKENS; a longer segment goes alone."""
+def packs(segments: Sequence[ColdSegment], engine: "SegmentEngine") -> list[list[ColdSegment]]:
+    """In their order, together up to PASSES passes; a longer segment goes alone."""
     made: list[list[ColdSegment]] = []
-    n_tokens = PACK_TOKENS
+    most = PASSES * engine.pass_tokens
+    n_tokens = most
     for segment in segments:
-        if n_tokens + len(segment.ids) > PACK_TOKENS:
+        if n_tokens + len(segment.ids) > most:
             made.append([])
             n_tokens = 0
         made[-1].append(segment)

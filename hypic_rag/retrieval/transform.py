@@ -49,7 +49,9 @@ class PrefillSegments(TransformComponent):
         seen: set[str] = set()
         cold = cold_segments(self._engine, [title_and_text(node) for node in nodes], seen)
         policy = caching(self._engine.policy)
-        reports = [self._engine.prefill([segment.ids for segment in pack], policy=policy) for pack in packs(cold)]
+        reports = [
+            self._engine.prefill([segment.ids for segment in pack], policy=policy) for pack in packs(cold, self._engine)
+        ]
         total = {
             name: sum(getattr(report, name) for report in reports)
             for name in ("n_hits", "n_prefilled", "n_tokens", "nbytes", "seconds")

@@ -22,6 +22,9 @@ LIVE_SHARE = 0.75
 """Of the transitions, for how many there is room."""
 FREE_SHARE = 0.8
 """Of the memory that is free once the model is loaded: the rest is for activations and CUDA graphs."""
+PREFILL_SHARE = 6
+"""Of what the pools leave free, one part in so many for the entries of a prefill: those of two passes, their copies in
+the order of the pools, and activations share it."""
 
 
 def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> "Runner | None":
@@ -46,7 +49,8 @@ def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> 
     linear = [layer for layer in layout.layers if isinstance(layer, LinearLayer)]
     in_chunks = model.device.type == "cuda" and is_half and all(layer.in_chunks for layer in linear)
     in_chunks = in_chunks and chunked.is_there()
-    return Runner(model, layout, pool, graphs, in_chunks, DEAD_BELOW if is_half else 0.0)
+    prefill_bytes = torch.cuda.mem_get_info(model.device)[0] // PREFILL_SHARE if in_chunks else None
+    return Runner(model, layout, pool, graphs, in_chunks, DEAD_BELOW if is_half else 0.0, prefill_bytes)
 
 
 def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live_share: float) -> DevicePool:

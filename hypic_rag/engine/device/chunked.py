@@ -109,7 +109,8 @@ class DeviceIsolation:
         outputs = []
         for s, ((start, stop), dropped) in enumerate(zip(self.spans, self.dropped, strict=True)):
             outputs.append(_causal(q[:, start:stop], k[:, start:stop], v[:, start:stop], scoring))
-            self.kept[seat.slot][s] = {"K": k[:, start + dropped : stop], "V": v[:, start + dropped : stop]}
+            kept = slice(start + dropped, stop)
+            self.kept[seat.slot][s] = {"K": _by_token(k[:, kept]), "V": _by_token(v[:, kept])}
         return torch.cat(outputs, dim=1)
 
 
@@ -196,6 +197,11 @@ def _isolated_plan(spans: Sequence[tuple[int, int]], device: torch.device, tail_
         ),
     }  # fmt: skip
     return LinearPlan(**{name: t.to(device, torch.int32) for name, t in parts.items()})
+
+
+def _by_token(x: Tensor) -> Tensor:
+    """(H, n, D) that lies token by token, as pools and the host's memory have it."""
+    return x.transpose(0, 1).contiguous().transpose(0, 1)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scoring: "Scoring") -> Tensor:

@@ -35,7 +35,8 @@ class Captured:
 class Runner:
     """graphs: whether to capture; without, every pass is launched kernel by kernel, and gives the same bits.
 
-    in_chunks: whether the first pass of a prompt of many rows goes by ``chunked``. dead_below: see ``DevicePool.put``.
+    in_chunks: whether prefill and the first pass of a prompt of many rows go by ``chunked``. dead_below: see
+    ``DevicePool.put``. prefill_bytes: of entries that a prefill may make in a pass.
     """
 
     model: Any
@@ -44,6 +45,7 @@ class Runner:
     graphs: bool = True
     in_chunks: bool = False
     dead_below: float = 0.0
+    prefill_bytes: int | None = None
     _captured: dict[Sizes, Captured] = field(default_factory=dict)
     _memory: Any = None
 
