@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from cache_samples import same_bits, sample_entry, sample_key
+from cache_samples import file_bytes, same_bits, sample_entry, sample_key
 from cache_workers import open_and_write, read_without_permission, write_until_killed
 
 from hypic_rag.cache import Hit, SegmentCache
-from hypic_rag.cache.entry import pack
 
-ONE = len(pack(sample_entry(), sample_key()))
+ONE = len(file_bytes(sample_entry(), sample_key()))
 
 
 @pytest.fixture(scope="module")
