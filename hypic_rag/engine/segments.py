@@ -106,8 +106,6 @@ class Segments:
                 if resident is None:
                     return None
                 use(part, resident)
-                if self.codec.encodings:  # decoded on the device, where it shall not wait for the others
-                    pool.flush()
             began = time.perf_counter()
             made: list[tuple[Part, SegmentKey, Future[Stored]]] = []
             for passed in self._make(missing, self.cache.store, self.codec.encode):
@@ -118,7 +116,6 @@ class Segments:
                         return None
                     use(one.part, resident)
                     made.append((one.part, one.key, one.storing))
-                pool.flush()
             for part, key, storing in made:
                 if storing.result().is_new:
                     continue
@@ -213,8 +210,8 @@ class Segments:
     ) -> Iterator[list[Made[Kept]]]:
         """Pass after pass, as packed; ``store`` runs beside, on what ``change`` gives. At the end all are stored.
 
-        At most two passes of entries are on the device: one is made while the one before is stored. Raises what
-        ``store`` does; those that it was called for are waited for in any case.
+        At most two passes of entries are kept on the device by it: one is made while the one before is stored. Raises
+        what ``store`` does; those that it was called for are waited for in any case.
         """
         storing: deque[list[Future[Kept]]] = deque()
         with ThreadPoolExecutor(WRITERS) as writers:
