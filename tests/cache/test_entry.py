@@ -67,16 +67,6 @@ def test_tensors_are_written_from_where_they_lie():
     assert {t.data_ptr() for layer in entry.layers for t in layer.tensors.values()} <= starts
 
 
-def test_norms_of_transitions():
-    T = torch.randn(3, 4, 4)
-    layers = (LayerEntry("gdn", {"T": T, "S": T}), LayerEntry("attention", {"K": T}), LayerEntry("gdn", {"T": 2 * T}))
-    first, none, second = Entry(N_TOKENS, SEAM, layers).transition_norms
-    assert none is None
-    assert first.tolist() == pytest.approx([float(head.square().sum().sqrt()) for head in T], rel=1e-6)
-    assert torch.equal(second, 2 * first)
-    assert sample_entry().transition_norms[1] is None and Entry(1, 0, ()).transition_norms == ()
-
-
 def test_an_entry_of_another_length_than_its_key_is_told():
     with pytest.raises(ValueError, match="has 11 tokens with a seam of 4, but its key has 12 with a seam of 4"):
         file_bytes(Entry(11, SEAM, ()), sample_key())
