@@ -16,10 +16,10 @@ pytest.importorskip("triton", reason="pip install triton==3.7.1")
 if cases.DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("on a CPU the kernels need TRITON_INTERPRET=1", allow_module_level=True)
 
-import fla_cases  # noqa: E402
+import fla_cases
 
-from hypic_rag import Policy, SegmentEngine  # noqa: E402
-from hypic_rag.prompt import Prompt  # noqa: E402
+from hypic_rag import Policy, SegmentEngine
+from hypic_rag.prompt import Prompt
 
 SEAM, TOLERANCE = 4, 2e-4
 TIMES = 1 if cases.DEVICE == "cpu" else 3  # a pass, its capture as a graph, a replay
