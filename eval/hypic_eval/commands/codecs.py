@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, BadParameter, Option
 
+from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_eval.commands.options import (
     Device,
     Dtype,
@@ -37,7 +37,8 @@ def run(
     """Answer every question from the same entries, stored as computed and by each codec, and compare.
 
     Bytes a segment, first-token KL to codec none (in thousandths of a nat), equal first tokens and answers, scores
-    with paired differences. Exit code 1 if a goal is missed. Run again after an interruption, it goes on.
+    with paired differences. Documents are prefilled once a question, and every codec stores the same entries.
+    Exit code 1 if a goal is missed. Run again after an interruption, it goes on.
     """
     try:
         chosen_mode = parse_mode(mode)
@@ -48,9 +49,7 @@ def run(
     chosen = settings(model, device, dtype)
 
     from hypic_eval.codecs import NONE, run_codecs
-    from hypic_eval.results import Results
     from hypic_eval.rows import RowFile
-    from hypic_eval.table import markdown
     from hypic_rag.cache import codec_named
 
     names = [name for name in dict.fromkeys(one.strip() for one in codecs.split(",")) if name != NONE]
@@ -70,8 +69,4 @@ def run(
             limit,
             lambda done, total: on_progress(data.stem, done, total),
         ).save(out)
-    results = Results.load(out)
-    typer.echo(markdown(results))
-    typer.echo(f"Results are in {out}, rows in {row_file.path}.", err=True)
-    if results.missed_goals:
-        raise typer.Exit(1)
+    hold_to_goals(show(out, row_file.path))

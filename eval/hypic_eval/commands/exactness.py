@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Option
 
+from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_eval.commands.options import progress_bar
 from hypic_rag.errors import BadInput
 
@@ -24,8 +24,6 @@ def run(
     On random inputs, for decays from 0.001 to 1 a token. The goal is 1e-6 in float32 at four segments of 256.
     """
     from hypic_eval.exactness import run_exactness
-    from hypic_eval.results import Results
-    from hypic_eval.table import markdown
     from hypic_rag.engine.families import FAMILIES
 
     names = [name.strip() for name in families.split(",") if name.strip()] or list(FAMILIES)
@@ -41,8 +39,4 @@ def run(
         raise BadInput(f"a seam of {seam} leaves nothing of segments of {length} tokens: give a smaller --seam")
     with progress_bar() as on_progress:
         run_exactness(names, counts, length, seam, lambda done, total: on_progress("exactness", done, total)).save(out)
-    results = Results.load(out)
-    typer.echo(markdown(results))
-    typer.echo(f"Results are in {out}.", err=True)
-    if results.missed_goals:
-        raise typer.Exit(1)
+    hold_to_goals(show(out))

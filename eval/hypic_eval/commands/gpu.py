@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from typer import Option
 
+from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_rag.errors import BadInput
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ def run(
 
     Checks come first: a tiny model in float32 against Hugging Face and against a CPU, then the large one against its
     plain forward. ttft: first token, warm against full recompute by the Hugging Face model with
-    flash-linear-attention, and the cost of each further segment. breakdown: a warm pass by kernel. prefill: what the
-    transition adds. bytes: of a segment. host: entries in host memory. decode: ms a token, spliced against
-    contiguous keys. load: many requests at once. Each figure stands beside its goal, its floor and how it was
+    flash-linear-attention, and the cost of each further segment. breakdown: a warm pass and a decode step by kernel.
+    prefill: what the transition adds to the plain forward. bytes: of a segment, as computed and by each codec. host:
+    entries in host memory. decode: ms a token, spliced against contiguous keys. load: many requests at once, and where
+    their segments came from. Each figure stands beside its goal, its floor and how it was
     measured; the full shape, unchanged, on a GPU is held to the goals.
 
     On a machine without a GPU: hypic-eval gpu --shape tiny --device cpu
@@ -59,10 +60,8 @@ def run(
 
     from hypic_eval.gpu.bench import Sizes
     from hypic_eval.gpu.clock import Progress
-    from hypic_eval.gpu.page import markdown
     from hypic_eval.gpu.run import run_gpu
     from hypic_eval.gpu.shape import config_of
-    from hypic_eval.results import Results
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # the table says what ran without its kernels
     full = shape == "full"
@@ -82,13 +81,7 @@ def run(
     kind = getattr(torch, dtype or ("bfloat16" if where.type == "cuda" else "float32"))
     held = full and not changed and where.type == "cuda"
     _, failures = run_gpu(name, config, sizes, where, kind, n_bytes, figures, held, Progress(), out, thorough)
-    results = Results.load(out)
-    typer.echo(markdown(results))
-    typer.echo(f"Results are in {out}.", err=True)
-    for failure in failures:
-        typer.echo(f"failed: {failure}", err=True)
-    if failures or results.missed_goals or any(row.settings["void"] for row in results.rows):
-        raise typer.Exit(1)
+    hold_to_goals(show(out), failures)
 
 
 def chosen_figures(only: str) -> list[str]:

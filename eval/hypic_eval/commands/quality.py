@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, BadParameter, Option
 
+from hypic_eval.commands.ending import show
 from hypic_eval.commands.options import (
     Device,
     Dtype,
@@ -49,12 +49,9 @@ def run(
     chosen = settings(model, device, dtype)
 
     from hypic_eval.quality import run_quality
-    from hypic_eval.results import Results
     from hypic_eval.rows import RowFile
-    from hypic_eval.table import markdown
 
     row_file = RowFile(rows or rows_beside(out))
     with progress_bar() as on_progress:
         run_quality(open_engine(chosen), files, chosen_modes, row_file, task, limit, on_progress).save(out)
-    typer.echo(markdown(Results.load(out)))
-    typer.echo(f"Results are in {out}, rows in {row_file.path}.", err=True)
+    show(out, row_file.path)

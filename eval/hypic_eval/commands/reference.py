@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
+from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_eval.commands.options import (
     Device,
     Dtype,
@@ -36,9 +36,7 @@ def run(
     chosen = settings(model, device, dtype)
 
     from hypic_eval.reference import run_reference
-    from hypic_eval.results import Results
     from hypic_eval.rows import RowFile
-    from hypic_eval.table import markdown
 
     row_file = RowFile(rows or rows_beside(out))
     with progress_bar() as on_progress:
@@ -50,13 +48,4 @@ def run(
             limit,
             lambda done, total: on_progress(reference.stem, done, total),
         ).save(out)
-    results = Results.load(out)
-    typer.echo(markdown(results))
-    typer.echo(f"Results are in {out}, rows in {row_file.path}.", err=True)
-    for row in results.missed_goals:
-        typer.echo(
-            f"goal missed: {row.mode}, {row.metric}: {row.value:.4g}, wanted {row.arrow} {row.goal:g}",
-            err=True,
-        )
-    if results.missed_goals:
-        raise typer.Exit(1)
+    hold_to_goals(show(out, row_file.path))

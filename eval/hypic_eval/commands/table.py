@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 from typer import Argument
 
-from hypic_eval.gpu import page
+from hypic_eval.commands.ending import tables
 from hypic_eval.results import Results
-from hypic_eval.table import markdown
 
 
 def run(
@@ -16,5 +15,4 @@ def run(
 ) -> None:
     """Print saved results as markdown tables."""
     for path in files:
-        results = Results.load(path)
-        typer.echo(page.markdown(results) if results.kind == "gpu" else markdown(results))
+        typer.echo(tables(Results.load(path)))

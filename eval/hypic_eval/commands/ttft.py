@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from typer import Option
 
+from hypic_eval.commands.ending import show
 from hypic_eval.commands.options import Device, Dtype, Model, open_engine, progress_bar, settings
 
 
@@ -27,8 +27,6 @@ def run(
     chosen = settings(model, device, dtype)
 
     from hypic_eval.plain import PlainModel
-    from hypic_eval.results import Results
-    from hypic_eval.table import markdown
     from hypic_eval.task import read_questions
     from hypic_eval.ttft import run_ttft
     from hypic_eval.workloads import long_segments, ten_documents
@@ -45,5 +43,4 @@ def run(
         with progress_bar() as on_progress:
             run_ttft(engine, plain, workloads, n, on_progress).save(out)
         engine.cache.close()
-    typer.echo(markdown(Results.load(out)))
-    typer.echo(f"Results are in {out}.", err=True)
+    show(out)
