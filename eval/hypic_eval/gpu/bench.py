@@ -66,6 +66,31 @@ class Bench:
     def most_segments(self) -> int:
         return max(self.sizes.segments)
 
+    @property
+    def few_and_many(self) -> list[int]:
+        """How many requests are decoded at once: one, and as many as come under load."""
+        return sorted({1, self.sizes.requests})
+
+    @property
+    def nearest_tier(self) -> str:
+        """Where a segment that was used before comes from."""
+        return "host" if self.engine.runner is None else "device"
+
+    @property
+    def token_slots(self) -> int | None:
+        """Of the device's pools, for all keys of entries and requests; None where the engine has none."""
+        if self.engine.runner is None:
+            return None
+        kept = (t for layer in self.engine.runner.pool.layers for t in layer.tokens.values())
+        return min((len(t) for t in kept), default=None)
+
+    def absent(self, segments: Sequence[Ids]) -> int:
+        """How many of their entries are not on the device; 0 where there is no device tier."""
+        if self.engine.runner is None:
+            return 0
+        pool = self.engine.runner.pool
+        return sum(self.engine.segment_key(ids).digest not in pool for ids in segments)
+
     def ids(self, n: int, seed: int) -> Ids:
         """n random tokens, the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
@@ -87,23 +112,26 @@ class Bench:
         made = self.engine.prefill(self.segments(n))
         self.say(f"{made.n_prefilled} segments made in {made.seconds:.1f} s, {made.nbytes / 2**30:.2f} GiB of entries")
 
-    def warm(self, prompt: Prompt) -> float:
-        """ms from token ids on the host to the first token's id on the host; every segment must come from a cache."""
+    def warm(self, prompt: Prompt, tier: str | None = None) -> float:
+        """ms from token ids on the host to the first token's id on the host; every segment must come from a cache,
+        of this tier where one is given."""
         began = perf_counter()
         report = self.engine.generate(prompt, ONE_TOKEN).report
         ms = 1e3 * (perf_counter() - began)
-        self.require_warm(prompt, report)
+        self.require_warm(prompt, report, tier)
         return ms
 
-    def require_warm(self, prompt: Prompt, report: Report) -> None:
-        """Raises WrongPath if anything but seams and question was computed."""
+    def require_warm(self, prompt: Prompt, report: Report, tier: str | None = None) -> None:
+        """Raises WrongPath if anything but seams and question was computed, or a segment came from another tier."""
         wanted = self.seam * len(prompt.documents) + len(prompt.parts[-1].ids)
+        found = sorted({str(use.tier) for use in report.segments})
         if report.computed_tokens != wanted:
-            found = sorted({str(use.tier) for use in report.segments})
             raise WrongPath(
                 f"a warm prompt should compute {wanted} rows, and {report.computed_tokens} were computed: its "
                 f"segments came from {', '.join(found)}; the cache lacks room for them, or they were never prefilled"
             )
+        if tier is not None and found != [tier]:
+            raise WrongPath(f"every segment should have come from {tier}, and they came from {', '.join(found)}")
 
     def full(self, prompt: Prompt) -> float:
         """ms of the plain model, likewise from host to host."""
@@ -127,9 +155,13 @@ class Bench:
 
     def stored_bytes(self, ids: Ids) -> int:
         """Of a document segment's entry as the cache has it, after any codec."""
+        return self.stored(ids).nbytes
+
+    def stored(self, ids: Ids) -> Hit:
+        """A document segment that was prefilled, as the cache finds it."""
         found = self.engine.cache.lookup(self.engine.segment_key(ids))
         assert isinstance(found, Hit), f"a segment that was prefilled is missing: {found}"
-        return found.nbytes
+        return found
 
     def device_bandwidth(self) -> float:
         """Bytes a second, measured once."""

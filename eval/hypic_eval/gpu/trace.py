@@ -1,6 +1,7 @@
 """What the device did during a call, kernel by kernel, from torch's profiler."""
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from torch.profiler import ProfilerActivity, profile
 from hypic_eval.gpu.clock import synchronize
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cuGraphLaunch")
+OUR_COPIES = re.compile(r"\w*cop(y|ies)\w*")
+"""Whole names of Triton kernels that only copy. torch's own that have ``copy`` in them are templates ("void at::..."):
+they turn and convert what a layer computes, and count as kernels."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Trace:
-    """kernels; copies and fills of memory; ``launches``: calls of the host that start kernels, a graph's being one."""
+    """kernels; copies and fills of memory, also by kernels that do nothing else; ``launches``: calls of the host that
+    start kernels, a graph's being one."""
 
     kernels: tuple[Event, ...]
     copies: tuple[Event, ...]
@@ -69,6 +74,11 @@ class Trace:
         return sorted(((name, n, ms) for name, (n, ms) in totals.items()), key=lambda row: -row[2])
 
 
+def lines(trace: Trace, top: int | None = None) -> list[dict[str, Any]]:
+    """``by_name`` to be saved, the longest ``top`` of them."""
+    return [{"kernel": name, "n": n, "ms": round(ms, 4)} for name, n, ms in trace.by_name()[:top]]
+
+
 def traced(run: Callable[[], object], device: torch.device) -> Trace:
     """One call under the profiler. On a CPU, which has no kernels, torch's operators stand for them."""
     on_gpu = device.type == "cuda"
@@ -94,7 +104,8 @@ def read(events: Iterable[Mapping[str, Any]], kinds: Sequence[str]) -> Trace:
         kind = event.get("cat")
         if kind in kinds or kind in ("gpu_memcpy", "gpu_memset"):
             found = Event(event["name"], float(event["ts"]), float(event["dur"]))
-            (kernels if kind in kinds else copies).append(found)
+            is_copy = kind not in kinds or OUR_COPIES.fullmatch(found.name)
+            (copies if is_copy else kernels).append(found)
         elif kind in ("cuda_runtime", "cuda_driver"):
             for name in LAUNCHES:
                 launches[name] += event["name"].startswith(name)

@@ -16,9 +16,9 @@ def measure(bench: Bench) -> list[ResultRow]:
     on_device, on_host = [], []
     for i in range(WARM_UPS + bench.sizes.repetitions):
         prompt = bench.prompt(n, i)
-        device_ms = bench.warm(prompt)
+        device_ms = bench.warm(prompt, bench.nearest_tier if i else None)  # the first one fetches them
         has_tier = bench.forget_device()
-        host_ms = bench.warm(prompt)
+        host_ms = bench.warm(prompt, "host")
         if i >= WARM_UPS:
             on_device.append(device_ms)
             on_host.append(host_ms)

@@ -1,6 +1,7 @@
 """Many requests at once, half of each one's segments common to all: requests a second, and how long the last wait."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 
@@ -13,16 +14,18 @@ from hypic_rag.prompt import Ids, Prompt
 GOAL = 3.0
 
 
-def measure(bench: Bench) -> list[ResultRow]:
+def measure(bench: Bench) -> Iterator[ResultRow]:
     n, n_requests = min(bench.sizes.segments), bench.sizes.requests
     bench.say(f"load: {n_requests} prompts of {n} segments")
     prompts = mixed_prompts(bench, n, n_requests)
-    bench.ingest(n // 2 + n_requests * (n - n // 2))
+    segments = {ids for prompt in prompts for ids in prompt.documents}
+    bench.ingest(len(segments))
     for i in range(WARM_UPS):
         bench.warm(prompts[i % n_requests])
-    at_once(bench, prompts)  # sizes of passes that have not run yet are set up here
-    warm = at_once(bench, prompts)
-    bench.say(f"warm: {n_requests} requests in {max(warm):.0f} ms")
+    at_once(bench, prompts)  # brings entries to the device, and sizes of passes that have not run yet are set up
+    void = pool_too_small(bench, list(segments))
+    warm, tiers = at_once(bench, prompts)
+    bench.say(f"warm: {n_requests} requests in {max(warm):.0f} ms; {came_from(tiers)}")
     bench.plain.choose(prompts[0].token_ids, bench.say)
     full = one_by_one([partial(bench.plain, prompt.token_ids) for prompt in prompts])
     bench.say(f"full: {n_requests} requests in {max(full):.0f} ms")
@@ -31,33 +34,43 @@ def measure(bench: Bench) -> list[ResultRow]:
     p95 = {"warm": float(np.percentile(warm, 95)), "full": float(np.percentile(full, 95))}
     rate = {"warm": 1e3 * n_requests / max(warm), "full": 1e3 * n_requests / max(full)}
     how = {
-        "warm": "all added, then engine.step until none is left; each has one token",
+        "warm": f"all added, then engine.step until none is left; each has one token; {came_from(tiers)}",
         "full": f"one after another, as a pass is bound by arithmetic; {bench.plain.way}",
     }
-    rows = [
-        row
-        for way in ("warm", "full")
-        for row in (
-            bench.row(way, "rate", "requests/s", rate[way], how[way], data=data, arrow="↑"),
-            bench.row(way, "p95 of time to first token", "ms", p95[way], how[way], data=data),
-        )
-    ]
-    void = "" if p95["warm"] <= p95["full"] else "its p95 is above full recompute's"
-    ratio = rate["warm"] / rate["full"]
-    rows.append(
-        bench.row(
-            "warm", "rate relative to full", "x", ratio, "rates above", data=data, arrow="↑", goal=GOAL, void=void
-        )
-    )
-    own = {ids for prompt in prompts for ids in prompt.documents} - set(bench.segments(n // 2))
-    bench.forget(list(own))
-    missed = at_once(bench, prompts, warm=False)
+    for way in ("warm", "full"):
+        why = void if way == "warm" else ""
+        yield bench.row(way, "rate", "requests/s", rate[way], how[way], data=data, arrow="↑", void=why)
+        yield bench.row(way, "p95 of time to first token", "ms", p95[way], how[way], data=data, void=why)
+    void = void or ("" if p95["warm"] <= p95["full"] else "its p95 is above full recompute's")
+
+    def to_full(way: str, ratio: float, goal: float | None = None, void: str = "") -> ResultRow:
+        how = "rates above"
+        return bench.row(way, "rate relative to full", "x", ratio, how, data=data, arrow="↑", goal=goal, void=void)
+
+    yield to_full("warm", rate["warm"] / rate["full"], GOAL, void)
+    bench.forget(list(segments - set(bench.segments(n // 2))))
+    missed, tiers = at_once(bench, prompts, warm=False)
     missed_rate = 1e3 * n_requests / max(missed)
-    how_missed = "as warm, each one's own segments prefilled and stored first; at most 2 can be had"
-    rows.append(bench.row("half misses", "rate", "requests/s", missed_rate, how_missed, data=data, arrow="↑"))
-    ratio = missed_rate / rate["full"]
-    rows.append(bench.row("half misses", "rate relative to full", "x", ratio, "rates above", data=data, arrow="↑"))
-    return rows
+    how_missed = (
+        f"as warm, each one's own segments prefilled and stored first; at most 2 can be had; {came_from(tiers)}"
+    )
+    yield bench.row("half misses", "rate", "requests/s", missed_rate, how_missed, data=data, arrow="↑")
+    yield to_full("half misses", missed_rate / rate["full"])
+
+
+def pool_too_small(bench: Bench, segments: Sequence[Ids]) -> str:
+    """Why what follows is no figure of entries on the device, or nothing."""
+    n_absent = bench.absent(segments)
+    if not n_absent:
+        return ""
+    return (
+        f"the device's pools are too small: {n_absent} of {len(segments)} entries are not there, "
+        f"with {bench.token_slots} token slots"
+    )
+
+
+def came_from(tiers: Counter[str]) -> str:
+    return "segments came from: " + ", ".join(f"{tier} {n}" for tier, n in sorted(tiers.items()))
 
 
 def mixed_prompts(bench: Bench, n: int, n_requests: int) -> list[Prompt]:
@@ -74,19 +87,25 @@ def mixed_prompts(bench: Bench, n: int, n_requests: int) -> list[Prompt]:
     return prompts
 
 
-def at_once(bench: Bench, prompts: Sequence[Prompt], warm: bool = True) -> list[float]:
-    """ms until each request's first token, all having come at the same moment. warm: no segment may be missing."""
+def at_once(bench: Bench, prompts: Sequence[Prompt], warm: bool = True) -> tuple[list[float], Counter[str]]:
+    """ms until each request's first token, all having come at the same moment, and how many segments came from where.
+
+    warm: no segment may be missing.
+    """
     engine = bench.engine
     began = perf_counter()
     waiting = {engine.add_request(prompt, ONE_TOKEN): i for i, prompt in enumerate(prompts)}
     times = [0.0] * len(prompts)
+    tiers: Counter[str] = Counter()
     while engine.has_work:
         for output in engine.step():
             if output.generation:
+                report = output.generation.report
                 if warm:
-                    bench.require_warm(prompts[waiting[output.request_id]], output.generation.report)
+                    bench.require_warm(prompts[waiting[output.request_id]], report)
                 times[waiting[output.request_id]] = 1e3 * (perf_counter() - began)
-    return times
+                tiers.update(use.tier or "prefilled" for use in report.segments)
+    return times, tiers
 
 
 def one_by_one(runs: Sequence[Callable[[], object]]) -> list[float]:

@@ -93,4 +93,4 @@ def slope(bench: Bench) -> ResultRow:
 
 
 def workload(bench: Bench, n: int) -> str:
-    return f"{n} segments of {bench.sizes.tokens:,}, question of {bench.sizes.question}"
+    return f"{n} segment{'s' * (n > 1)} of {bench.sizes.tokens:,}, question of {bench.sizes.question}"
