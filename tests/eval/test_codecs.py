@@ -14,6 +14,7 @@ from hypic_eval.results import Results
 from hypic_eval.task import read_questions
 
 MODE = parse_mode("hypic:w=8")
+BEYOND = "F1: how far Δ's interval is from 0"
 
 
 def test_the_default_model_by_codec(
@@ -62,7 +63,9 @@ def test_goals_and_intervals(make_engine: Callable[..., Any], few: Path) -> None
     assert {(one.mode, one.metric) for one in result if one.misses_goal} == {
         ("int8-kv8", "first-token KL to none"),
         ("int8-kv8", "same first token"),
+        ("int8-kv8", BEYOND),
     }
+    assert (found["int8", BEYOND].value, found["int8-kv8", BEYOND].value) == (0, pytest.approx(20))
     difference = found["int8-kv8", "F1"].to_full
     assert difference is not None and difference["value"] == pytest.approx(-25)
     assert "int8, F1: the interval of the difference has 0 in it." in notes
