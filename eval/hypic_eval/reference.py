@@ -19,6 +19,11 @@ EQUAL_ANSWERS_GOAL = 90.0
 """Percent of the answers, in every mode."""
 KL_GOAL = 0.02
 """Nats between our mean first-token KL and the reference's, in every mode."""
+GAP_BOUNDS = {"float32": 0.01, "bfloat16": 0.5, "float16": 0.1}
+"""Nats between the two likeliest first tokens, ours or the reference's, below which rounding may exchange them; by what
+we compute in. In float32 gaps move by 1e-4. In bfloat16 logits of 16 and more come in steps of 1/8, and gaps moved by
+up to 0.19 (n=4); float16 has eight times finer steps.
+"""
 FIELDS = (
     "id",
     "mode",
@@ -87,10 +92,14 @@ def compare(
 ) -> tuple[list[ResultRow], list[str], list[dict[str, Any]]]:
     """Result rows, notes, and one detail for every answer that differs."""
     task = asked[0].task
+    dtype = engine.segment_key(asked[0].prompt.token_ids[:1], kind="leading").compute_dtype
     result: list[ResultRow] = []
     details: list[dict[str, Any]] = []
+    n_close = n_far = 0
     for mode, rows in ours.items():
         pairs = [(row, theirs[mode][row["id"]]) for row in rows]
+        close, far = exchanged(pairs, GAP_BOUNDS[dtype])
+        n_close, n_far = n_close + close, n_far + far
         result += [
             ResultRow(
                 task=f"{task.name} against reference",
@@ -108,15 +117,28 @@ def compare(
                 settings={"fingerprint": engine.fingerprint, "max_new_tokens": task.max_new_tokens},
                 goal=goal,
             )
-            for metric, arrow, unit, value, goal in agreement(pairs)
+            for metric, arrow, unit, value, goal in agreement(pairs, far)
         ]
         details += [differing(mode, row, other) for row, other in pairs if row["answer"] != other["answer"]]
     n_answers = len(asked) * len(ours)
-    return result, [f"{n_answers - len(details)} of {n_answers} answers are equal to the reference's."], details
+    notes = [
+        f"{n_answers - len(details)} of {n_answers} answers are equal to the reference's.",
+        f"First tokens that differ where the two likeliest are within {GAP_BOUNDS[dtype]:g} nats (rounding in {dtype} "
+        f"may exchange them): {n_close} of {n_answers}; where they are further apart: {n_far}.",
+    ]
+    return result, notes, details
 
 
-def agreement(pairs: Sequence[Pair]) -> list[tuple[str, str, str, float, float | None]]:
-    """(metric, arrow, unit, value, goal) of one mode."""
+def exchanged(pairs: Sequence[Pair], bound: float) -> tuple[int, int]:
+    """How many first tokens differ with a gap between the two likeliest below ``bound``, ours or theirs; and above."""
+    differ = [min(row["top2_gap"], other["top2_gap"]) for row, other in pairs
+              if row["first_token"] != other["first_token"]]  # fmt: skip
+    n_close = sum(gap < bound for gap in differ)
+    return n_close, len(differ) - n_close
+
+
+def agreement(pairs: Sequence[Pair], n_far: int) -> list[tuple[str, str, str, float, float | None]]:
+    """(metric, arrow, unit, value, goal) of one mode. n_far: first tokens that differ beyond the bound."""
 
     def same(name: str) -> float:
         return 100 * sum(bool(row[name] == other[name]) for row, other in pairs) / len(pairs)
@@ -129,6 +151,7 @@ def agreement(pairs: Sequence[Pair]) -> list[tuple[str, str, str, float, float |
     return [
         ("same answer", "↑", "%", same("answer"), EQUAL_ANSWERS_GOAL),
         ("same first token", "↑", "%", same("first_token"), None),
+        ("first tokens that differ beyond the bound", "↓", "tokens", n_far, 0.0),
         ("first-token KL to full", "", "nats", our_kl, None),
         ("reference KL", "", "nats", their_kl, None),
         ("mean KL apart", "↓", "nats", abs(our_kl - their_kl), KL_GOAL),
@@ -145,5 +168,6 @@ def differing(mode: Mode, row: Mapping[str, Any], other: Mapping[str, Any]) -> d
         "answer": row["answer"],
         "reference": other["answer"],
         "reference's first top-2 gap": other["top2_gap"],
+        "our first top-2 gap": round(row["top2_gap"], 4),
         "first tokens": f"{row['first_token']}, {other['first_token']}",
     }

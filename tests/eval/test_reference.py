@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypic_eval.cli import main
-from hypic_eval.reference import read_reference, run_reference
+from hypic_eval.reference import exchanged, read_reference, run_reference
 from hypic_eval.results import Results
 from hypic_eval.rows import RowFile
 
@@ -63,7 +63,25 @@ def test_disagreement_is_a_missed_goal(make_engine: Callable[..., Any], few: Pat
     assert not any(metric == "same prompt tokens" for _, metric in missed)
     assert len(results.details) == 8
     assert results.details[0]["reference's first top-2 gap"] == 2.9222
-    assert results.notes == ["0 of 8 answers are equal to the reference's."]
+    assert results.notes[0] == "0 of 8 answers are equal to the reference's."
+    told = "within 0.01 nats (rounding in float32 may exchange them): 1 of 8; where they are further apart: 7."
+    assert results.notes[1].endswith(told)  # all differ, and the reference has one gap of less than that
+    assert ("full", "first tokens that differ beyond the bound") in missed
+
+
+ROW = {"first_token": 7, "top2_gap": 0.3}
+PAIRS = {
+    "equal": ({}, (0, 0)),
+    "equal, with a small gap": ({"top2_gap": 0.001}, (0, 0)),
+    "another, further apart": ({"first_token": 8}, (0, 1)),
+    "another, at the bound": ({"first_token": 8, "top2_gap": 0.01}, (0, 1)),
+    "another, with a small gap": ({"first_token": 8, "top2_gap": 0.009}, (1, 0)),
+}
+
+
+@pytest.mark.parametrize("other, counted", PAIRS.values(), ids=PAIRS)
+def test_first_tokens_are_told_by_their_gap(other: dict[str, Any], counted: tuple[int, int]) -> None:
+    assert exchanged([(ROW, ROW | other)], 0.01) == exchanged([(ROW | other, ROW)], 0.01) == counted
 
 
 def change(path: Path, tmp_path: Path, edit: Callable[[list[dict[str, Any]]], None]) -> Path:
