@@ -36,7 +36,7 @@ class Entry:
     seam_tokens: int
     layers: tuple[LayerEntry, ...]
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of all tensors; the stored file has a few kilobytes more."""
         return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors.values())

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -64,6 +65,7 @@ class Segments:
         self.max_rows = 1 if deterministic else MAX_ROWS_IN_CHUNKS if in_chunks else MAX_ROWS
         self.key = lru_cache(maxsize=512)(self._key)  # its digest takes a tenth of a millisecond
         self.codec = codec_named(template.codec)
+        self._fitting: WeakSet[Entry] = WeakSet()  # seen before: of a large model a look takes 0.2 ms
         self._beside = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None
 
     def _key(self, part: Part, seam: int, prefix: Ids = ()) -> SegmentKey:
@@ -155,8 +157,11 @@ class Segments:
     ) -> Entry | None:
         """The cache's entry, None if it has none that fits the model. Notes the use in ``fetched``."""
         found: Hit | Miss = self.cache.lookup(key, device)
-        if isinstance(found, Hit) and (trouble := self.layout.misfit(found.entry)):
-            found = self.cache.reject(key, "wrong_shape", trouble)
+        if isinstance(found, Hit) and found.entry not in self._fitting:
+            if trouble := self.layout.misfit(found.entry):
+                found = self.cache.reject(key, "wrong_shape", trouble)
+            else:
+                self._fitting.add(found.entry)
         if isinstance(found, Miss):
             fetched.uses[part] = SegmentUse(len(part.ids), None, found.reason)
             return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +114,7 @@ class Slabs:
             for layer in layers
         )
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         tensors = [t for layer in self.layers for t in (*layer.slots.values(), *layer.tokens.values())]
         return sum(t.nbytes for t in (*tensors, self._matrices, self._T_at))
