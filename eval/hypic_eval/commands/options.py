@@ -42,6 +42,7 @@ def open_engine(chosen: Settings, cache_folder: Path | None = None) -> "SegmentE
         policy=Policy(),
         dtype=chosen.torch_dtype,
         device=chosen.torch_device,
+        device_memory=chosen.device_memory,
     )
 
 

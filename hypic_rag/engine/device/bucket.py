@@ -56,11 +56,13 @@ class Bucket:
     """Static arrays of one size, each on the host (numpy views, to fill) and on the device (tensors, to read).
 
     One copy brings all integers over. ``linear``, ``attention``: as the kernels take them; ``ids``, ``positions``:
-    (N,) int64; ``kept``: (K,) int64. ``turns[r]``: cos and sin (n_turns, D_r) float32 of the model's rotation r.
+    (N,) int64; ``kept``: (K,) int64. ``turns[r]``: cos and sin (n_turns, D_r) float32 of the model's rotation r, by the
+    offsets in ``turned``, which stay the same while a sequence is decoded.
     """
 
     def __init__(self, sizes: Sizes, rotated_dims: tuple[int, ...], device: torch.device):
         self.sizes = sizes
+        self.turned: list[int] = []
         n, m, g = sizes.rows, sizes.sequences, sizes.runs
         lengths = {
             "reach": n + m, "back": n + m, "end": m, "tail_to": m, "run_row": g, "run_n": g, "run_slot": g,

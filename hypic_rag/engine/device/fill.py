@@ -87,10 +87,11 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
         turn += len(state.interiors)
     host["first_run"][len(batch) :] = run
     write_plan(host["attention"], described, bucket.sizes.attention)
-    if turn:
-        offsets = [interior.offset for active in batch for interior in active.state.interiors]
+    offsets = [interior.offset for active in batch for interior in active.state.interiors]
+    if offsets and offsets != bucket.turned:
         for r, rotary in enumerate(rotaries):
             _turns(host[f"cos{r}"], host[f"sin{r}"], rotary, offsets)
+        bucket.turned = offsets
 
 
 def _runs(bucket: Bucket, run: int, start: int, stop: int, interior: Interior | None, compose: int) -> int:
