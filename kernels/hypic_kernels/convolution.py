@@ -20,14 +20,15 @@ def convolve(
 ) -> Tensor:
     """Depthwise: ``y_i = sum_j weight[:, j] x_{i - (k - 1) + j} + bias``, SiLU of it where asked.
 
-    x: (N, C), rows of any stride. weight: (C, k). bias: (C,). tails: (n_slots, k - 1, C) in x's dtype, oldest row
+    x: (N, C), rows of any stride. weight: (C, k), best with a tap's channels side by side in memory, as rows are read.
+    bias: (C,). tails: (n_slots, k - 1, C) in x's dtype, oldest row
     first, which stand before the rows; the sequences' new tails are written to it as the plan says.
 
     Returns (N, C) in x's dtype, computed in float32. Rows of no sequence come out as something finite or not.
     Oracle: convolution_reference.convolve.
     """
     n, channels = x.shape
-    assert x.stride(1) == 1 and weight.is_contiguous() and tails.is_contiguous()
+    assert x.stride(1) == 1 and tails.is_contiguous()
     out = torch.empty(n, channels, dtype=x.dtype, device=x.device)
     grid = (n + len(plan.end), triton.cdiv(channels, block))
     _convolve[grid](
@@ -43,6 +44,7 @@ def convolve(
         n,
         channels,
         x.stride(0),
+        *weight.stride(),
         KERNEL=weight.shape[1],
         SILU=silu,
         BLOCK=block,
@@ -65,6 +67,8 @@ def _convolve(
     n,
     n_channels,
     x_row,
+    w_channel,
+    w_tap,
     KERNEL: tl.constexpr,
     SILU: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -75,7 +79,9 @@ def _convolve(
     if i >= n:
         write_tail(x, tails, i, n, reach, back, end, tail_to, channels, mask, x_row, n_channels, KERNEL)
         return
-    y = convolved(x, weight, bias, tails, i, reach, back, channels, mask, x_row, n_channels, KERNEL, SILU)
+    y = convolved(
+        x, weight, bias, tails, i, reach, back, channels, mask, x_row, n_channels, w_channel, w_tap, KERNEL, SILU
+    )
     tl.store(out + i.to(tl.int64) * n_channels + channels, y.to(out.dtype.element_ty), mask=mask)
 
 
@@ -92,6 +98,8 @@ def convolved(
     mask,
     x_row,
     n_channels,
+    w_channel,
+    w_tap,
     KERNEL: tl.constexpr,
     SILU: tl.constexpr,
 ):
@@ -99,10 +107,11 @@ def convolved(
     near = tl.load(reach + i)
     slot = tl.load(back + i)
     y = tl.load(x + i.to(tl.int64) * x_row + channels, mask=mask, other=0.0).to(tl.float32)
-    y *= tl.load(weight + channels * KERNEL + KERNEL - 1, mask=mask, other=0.0).to(tl.float32)
+    taps = weight + channels * w_channel + (KERNEL - 1) * w_tap
+    y *= tl.load(taps, mask=mask, other=0.0).to(tl.float32)
     for d in tl.static_range(1, KERNEL):
         before = input_before(x, tails, i, near, slot, d, channels, mask, x_row, n_channels, KERNEL)
-        y += before * tl.load(weight + channels * KERNEL + KERNEL - 1 - d, mask=mask, other=0.0).to(tl.float32)
+        y += before * tl.load(taps - d * w_tap, mask=mask, other=0.0).to(tl.float32)
     if bias is not None:
         y += tl.load(bias + channels, mask=mask, other=0.0).to(tl.float32)
     if SILU:

@@ -30,9 +30,9 @@ def prepare(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The convolution and SiLU of qkv; q and k at unit length, q scaled by ``k_dim ** -0.5``; decays and strengths.
 
-    qkv: (N, C), its channels q, k, v, head by head; a, b: (N, Hv); rows of any stride. weight: (C, k); bias: (C,).
-    A_log, dt_bias: (Hv,). tails: (n_slots, k - 1, C), read and written as in convolution.convolve. strength: of the
-    strongest write, 1 or 2.
+    qkv: (N, C), its channels q, k, v, head by head; a, b: (N, Hv); rows of any stride. weight: (C, k), see
+    convolution.convolve; bias: (C,). A_log, dt_bias: (Hv,). tails: (n_slots, k - 1, C), read and written as there.
+    strength: of the strongest write, 1 or 2.
 
     Returns q, k (N, Hk, K) in qk_dtype, v (N, Hv, V) in qkv's dtype, log_decay and beta (N, Hv) float32. Rounding is
     Hugging Face's: the convolution's output has the model's dtype, so v loses nothing in it, but q and k are
@@ -41,7 +41,7 @@ def prepare(
     """
     n, channels = qkv.shape
     assert channels == 2 * n_k_heads * k_dim + n_v_heads * v_dim, (channels, n_k_heads, k_dim, n_v_heads, v_dim)
-    assert qkv.stride(1) == a.stride(1) == b.stride(1) == 1 and weight.is_contiguous() and tails.is_contiguous()
+    assert qkv.stride(1) == a.stride(1) == b.stride(1) == 1 and tails.is_contiguous()
     q, k = (torch.empty(n, n_k_heads, k_dim, dtype=qk_dtype, device=qkv.device) for _ in "qk")
     v = torch.empty(n, n_v_heads, v_dim, dtype=qkv.dtype, device=qkv.device)
     log_decay, beta = (torch.empty(n, n_v_heads, device=qkv.device) for _ in "gb")
@@ -68,6 +68,7 @@ def prepare(
         qkv.stride(0),
         a.stride(0),
         b.stride(0),
+        *weight.stride(),
         n_k_heads,
         n_v_heads,
         k_dim**-0.5,
@@ -106,6 +107,8 @@ def _prepare(
     x_row,
     a_row,
     b_row,
+    w_channel,
+    w_tap,
     n_k_heads,
     n_v_heads,
     scale,
@@ -130,7 +133,23 @@ def _prepare(
         if i >= n:
             write_tail(x, tails, i, n, reach, back, end, tail_to, channels, mask, x_row, n_channels, KERNEL)
         else:
-            y = convolved(x, weight, bias, tails, i, reach, back, channels, mask, x_row, n_channels, KERNEL, True)
+            y = convolved(
+                x,
+                weight,
+                bias,
+                tails,
+                i,
+                reach,
+                back,
+                channels,
+                mask,
+                x_row,
+                n_channels,
+                w_channel,
+                w_tap,
+                KERNEL,
+                True,
+            )
             y = y.to(x.dtype.element_ty).to(tl.float32)
             y *= tl.rsqrt(tl.sum(y * y, axis=1) + 1e-6)[:, None]
             row = i.to(tl.int64) * n_k_heads * K
@@ -155,7 +174,10 @@ def _prepare(
             gate = tl.load(b + at * b_row + v_heads, mask=there, other=0.0).to(tl.float32)
             gate = tl.sigmoid(gate).to(b.dtype.element_ty).to(tl.float32)
             tl.store(beta + at * n_v_heads + v_heads, strength * gate, mask=there)
-            y = convolved(x, weight, bias, tails, i, reach, back, v_channels, v_mask, x_row, n_channels, KERNEL, True)
+            y = convolved(
+                x, weight, bias, tails, i, reach, back, v_channels, v_mask, x_row, n_channels, w_channel, w_tap, KERNEL,
+                True,
+            )  # fmt: skip
             tl.store(v + at * n_v_heads * V + v_places, y.to(v.dtype.element_ty), mask=v_mask)
 
 

@@ -43,7 +43,7 @@ def test_prepare_equals_the_reference(n_k, n_v, K, V, biased, strength, dtype):
     bias = random(channels) if biased else None
     tails = random(6, 3, channels)
     A_log, dt_bias = torch.randn(n_v, device=DEVICE), random(n_v)
-    args = (qkv, a, b, random(channels, 4), bias, A_log, dt_bias, plan, tails, n_k, n_v, K, V, strength)
+    args = (qkv, a, b, random(4, channels).t(), bias, A_log, dt_bias, plan, tails, n_k, n_v, K, V, strength)
     expected, after = gdn_reference.prepare(*args)
     tails[:2] = float("nan")
     got = prepare(*args)

@@ -1,12 +1,15 @@
 """What a Gated DeltaNet module of Hugging Face's hands to the kernels."""
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from hypic_kernels.plan import LinearPlan
+
+_taps: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()
 
 Prepared = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -22,6 +25,13 @@ def prepared(
     from hypic_kernels import gdn
 
     return gdn.prepare(
-        qkv, a, b, m.conv1d.weight.squeeze(1), m.conv1d.bias, m.A_log, m.dt_bias, plan, tails,
+        qkv, a, b, _by_tap(m.conv1d), m.conv1d.bias, m.A_log, m.dt_bias, plan, tails,
         m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength, qk_dtype,
     )  # fmt: skip
+
+
+def _by_tap(convolution: Any) -> Tensor:
+    """Its weight (C, k), copied once so that a tap's channels lie side by side."""
+    if convolution not in _taps:
+        _taps[convolution] = convolution.weight.squeeze(1).t().contiguous().t()
+    return _taps[convolution]
