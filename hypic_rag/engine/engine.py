@@ -20,7 +20,7 @@ from hypic_rag.engine.calibration.in_force import policy_in_force
 from hypic_rag.engine.conversations import Conversations, merge_live
 from hypic_rag.engine.device import runner_for
 from hypic_rag.engine.device.held import Held
-from hypic_rag.engine.generate import TextStream
+from hypic_rag.engine.generate import TextStream, draw_each
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.prefill import MAX_ROWS
 from hypic_rag.engine.report import (
@@ -330,7 +330,9 @@ class SegmentEngine:
         assemble_ms = 1e3 * (time.perf_counter() - began)
         for request in new:
             request.report = replace(request.report, assemble_ms=assemble_ms)
-        return [request.take(last[0]) for (request, _), last in zip(batch, logits, strict=True)]
+        how = [(request.sampling, request.generator) for request, _ in batch]
+        tokens = draw_each([last[0] for last in logits], how)
+        return [request.take(token) for (request, _), token in zip(batch, tokens, strict=True)]
 
     def _run(self, batch: Sequence[assemble.Active], keep: Sequence[Sequence[int]]) -> Sequence[torch.Tensor]:
         if self.runner is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hypic_rag.engine.generate import TextStream, draw
+from hypic_rag.engine.generate import TextStream
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.report import Generation, Report, StepOutput
 from hypic_rag.engine.state import SequenceState
@@ -43,9 +43,8 @@ class Request:
             else:
                 self.generator.manual_seed(self.sampling.seed)
 
-    def take(self, logits: torch.Tensor) -> StepOutput:
-        """Draw from the last row's logits (vocabulary,) and note what it brings."""
-        token = draw(logits, self.sampling, self.generator)
+    def take(self, token: int) -> StepOutput:
+        """Note a drawn token and what it brings."""
         if not self.tokens and not self.first_at:
             self.first_at = time.perf_counter()
         if token in self.ends:

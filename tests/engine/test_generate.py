@@ -5,7 +5,7 @@ import tiny
 import torch
 
 from hypic_rag.engine import Sampling
-from hypic_rag.engine.generate import TextStream, draw
+from hypic_rag.engine.generate import TextStream, draw, draw_each
 
 TEXTS = {
     "plain": "The quick brown fox.",
@@ -70,4 +70,8 @@ def test_drawing_follows_the_distribution() -> None:
     assert (found - want).abs().max() < 0.0142
     assert found[3] == 0
     assert draw(logits, Sampling(), None) == 0
+    generators = [torch.Generator().manual_seed(7) for _ in range(2)]
+    how = [(Sampling(), None), (sampling, generators[0]), (Sampling(), None)]
+    expected = [0, draw(logits, sampling, generators[1]), len(logits) - 1]
+    assert draw_each([logits, logits, logits.flip(0)], how) == expected
     assert draw(100 * logits, Sampling(temperature=1e-40), generator) == 0  # no overflow, no NaN
