@@ -37,6 +37,7 @@ class FakeEngine:
         self.tokenizer = tokenizer()
         self.format = PromptFormat.from_tokenizer(self.tokenizer)
         self.context_length = context_length
+        self.pass_tokens = 2048
         self.policy = policy or Policy()
         self.cache = cache if cache is not None else SegmentCache.open(None, None, None)
         self.delay = delay
