@@ -63,6 +63,7 @@ class Bucket:
     def __init__(self, sizes: Sizes, rotated_dims: tuple[int, ...], device: torch.device):
         self.sizes = sizes
         self.turned: list[int] = []
+        self._sent = torch.cuda.Event() if device.type == "cuda" else None
         n, m, g = sizes.rows, sizes.sequences, sizes.runs
         lengths = {
             "reach": n + m, "back": n + m, "end": m, "tail_to": m, "run_row": g, "run_n": g, "run_slot": g,
@@ -84,10 +85,18 @@ class Bucket:
             for r, dim in enumerate(rotated_dims)
         )
 
+    def wait(self) -> None:
+        """Until what was sent last has left the host's arrays, which may then be filled again: of a prompt in several
+        passes the device may still be busy with the one before."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
     def send(self) -> None:
         """Bring what was filled in to the device, in the current stream."""
         for host, on_device in (self._integers, self._wide, self._turns):
             on_device.copy_(host, non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
 
 
 def _area(

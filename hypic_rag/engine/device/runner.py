@@ -116,6 +116,7 @@ class Runner:
         self._captured[sizes] = captured  # the last used stand last
         if len(self._captured) > MAX_BUCKETS:
             del self._captured[next(iter(self._captured))]
+        captured.bucket.wait()
         fill(captured.bucket, batch, keep, self.layout.rotaries)
         captured.bucket.send()
         if not sizes.is_spliced:  # others wait layer by layer

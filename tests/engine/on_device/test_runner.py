@@ -281,3 +281,15 @@ def test_a_pass_that_did_not_wait_would_differ(graphs: bool, monkeypatch: pytest
     warm = [logits(engine, ask, EXACT) for _ in range(3)][-1]
     assert warm.isfinite().all()
     assert not torch.equal(from_the_host(engine, ask, LATE), warm)
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="on a CPU nothing is behind: HYPIC_TEST_DEVICE=cuda")
+def test_a_prompt_of_several_passes_while_the_device_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share a bucket, whose arrays on the host must not be filled for the next pass before they have been sent."""
+    monkeypatch.setattr("hypic_rag.engine.device.runner.MAX_ROWS", 32)
+    engine, ask = new_engine(KINDS[0]), prompt(LONG)
+    want = logits(in_torch(KINDS[0]), ask, FULL)
+    for _ in range(3):  # launched, captured, replayed
+        assert (logits(engine, ask, FULL) - want).abs().max() < TOLERANCE
+    torch.cuda._sleep(LATE)
+    assert (logits(engine, ask, FULL) - want).abs().max() < TOLERANCE
