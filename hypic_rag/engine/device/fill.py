@@ -27,7 +27,7 @@ def sizes_of(batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> Sizes:
     return Sizes(
         rows=sum(rows),
         sequences=len(batch),
-        runs=sum(_most_runs(active) for active in batch),
+        runs=sum(_n_runs(active) for active in batch),
         pieces=sum(pieces),
         partial_rows=sum(n * m for n, m in zip(rows, pieces, strict=True)),
         turns=sum(len(active.state.interiors) for active in batch) or 1,
@@ -37,9 +37,15 @@ def sizes_of(batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> Sizes:
     )
 
 
-def _most_runs(active: Active) -> int:
-    """Of the recurrence: rows in chunks, and a splice at the end of some."""
-    return sum(-(-event.n // CHUNK) if isinstance(event, Rows) else 1 for event in active.events)
+def _n_runs(active: Active) -> int:
+    """Of the recurrence, as ``_runs`` makes them: rows in chunks, of which the last takes the splice behind them."""
+    n = rows = 0
+    for event in active.events:
+        if isinstance(event, Rows):
+            rows += event.n
+        elif isinstance(event, Splice):
+            n, rows = n + max(1, -(-rows // CHUNK)), 0
+    return n + -(-rows // CHUNK)
 
 
 def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]) -> None:
