@@ -52,6 +52,11 @@ def test_prepare_equals_the_reference(n_k, n_v, K, V, biased, strength, dtype):
     for name, mine, reference in zip(("q", "k", "v", "log_decay", "beta"), got, expected, strict=True):
         assert mine.shape == reference.shape and mine.dtype == reference.dtype, name
         assert rel_err(mine[: n - 2], reference[: n - 2]) < tolerance, name
+    tails[:2] = float("nan")
+    again = prepare(*args, rows=4)  # a program, as where there are many
+    for mine, reference in zip(again, expected, strict=True):
+        assert rel_err(mine[: n - 2], reference[: n - 2]) < tolerance
+    assert torch.equal(tails, after)
     half = prepare(*args, qk_dtype=torch.float16)  # the interpreter does not round to bfloat16
     assert all(torch.equal(mine, whole.half()) for mine, whole in zip(half[:2], got[:2], strict=True))
     decay, reference = got[3][: n - 2], expected[3][: n - 2]

@@ -37,23 +37,24 @@ def ut_transform(
     "key_heads, heads, dim", [(1, 2, 16), (2, 2, 32)] + ([(16, 32, 128)] if DEVICE == "cuda" else [])
 )
 @pytest.mark.parametrize(
-    "precision, bound", [("ieee", 2e-6)] + ([("tf32", 1e-2), ("bf16", 2e-2)] if DEVICE == "cuda" else [])
+    "precision, bound", [("ieee", 2e-6), ("fp16", 1e-2)] + ([("tf32", 1e-2)] if DEVICE == "cuda" else [])
 )
 def test_equals_the_recurrence(key_heads: int, heads: int, dim: int, precision: str, bound: float) -> None:
     """Relative Frobenius norm over each segment.
 
-    ieee: float32 sums. TF32 and bfloat16 round X, w and k to 10 and 7 bits of fraction once a chunk: 2^-11 and 2^-8,
-    relative to a product that can be larger than what it leaves of X, most so in short segments of small heads, whose
-    norm is an average over few (seen on an H200: 4e-3 in TF32).
+    ieee: float32 sums. TF32 and halves round X, w and k to 10 bits of fraction once a chunk: 2^-11, relative to a
+    product that can be larger than what it leaves of X, most so in short segments of small heads, whose norm is an
+    average over few (seen on an H200: 4e-3 in TF32). Halves hold nothing below 6e-8, which strong decay comes to: 2e-6
+    in the norm of 128 x 128, where 16-bit models take a transition under 1e-4 for zero.
     """
     torch.manual_seed(0)
     start, stop = [0, 8, 71, 80], [8, 71, 72, 80 + 150]
     n = stop[-1]
     k = torch.nn.functional.normalize(torch.randn(n, key_heads, dim, dtype=torch.float64), dim=-1)
-    beta, g = torch.rand(n, heads) * 0.5, -torch.rand(n, heads) * torch.logspace(-4, -1, heads)
+    beta, g = torch.rand(n, heads) * 0.5, -torch.rand(n, heads) * torch.logspace(-4, -0.3, heads)
     k, beta, g = k.to(DEVICE), beta.to(DEVICE), g.to(DEVICE)
     w = ut_transform(k, beta, g, start, stop).float()
     rows = [torch.tensor(t, dtype=torch.int32, device=DEVICE) for t in (start, stop)]
     made = transition.transitions(k.float(), w, g, *rows, precision=precision).double()
     want = transition_reference.transitions(k, beta, g, *rows)
-    assert ((made - want).norm(dim=(-2, -1)) / want.norm(dim=(-2, -1))).max() < bound
+    assert ((made - want).norm(dim=(-2, -1)) / want.norm(dim=(-2, -1)).clamp(1e-3)).max() < bound
