@@ -66,6 +66,28 @@ class Int8:
 
 
 @dataclass(frozen=True)
+class Int8Centred:
+    """Keys (H, n, D): the mean of every channel in bfloat16, what lies about it as Int8.
+
+    Some channels of keys are large on every token, and would set the scale of all that share it (default model: 0.78%
+    of a K's norm is lost without, 0.39% with; of V there are none).
+    """
+
+    def encode(self, tensor: Tensor) -> Parts:
+        mean = tensor.float().mean(dim=1, keepdim=True).bfloat16()
+        return {"mean": mean, **Int8().encode(tensor.float() - mean.float())}
+
+    def decode(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        mean, levels, scale = _exactly(parts, "mean", "int8", "scale")
+        about = Int8().decode({"int8": levels, "scale": scale}, torch.float32)
+        _require(mean, torch.bfloat16, (about.shape[0], 1, *about.shape[2:]))
+        return about.add_(mean.float()).to(dtype)
+
+    def nbytes(self, shape: Sequence[int], itemsize: int) -> int:
+        return 2 * math.prod(shape) // shape[1] + Int8().nbytes(shape, itemsize)
+
+
+@dataclass(frozen=True)
 class Int8Transition:
     """A dense T (H, K, K): the diagonals of live heads in float32, what lies beside them as Int8.
 
@@ -213,7 +235,7 @@ CODECS = {
     for codec in (
         Codec("none", {}),
         Codec("int8", {**_STATES, "K": Half(), "V": Half(), "latent": Half()}),
-        Codec("int8-kv8", {**_STATES, "K": Int8(), "V": Int8(), "latent": Int8()}),
+        Codec("int8-kv8", {**_STATES, "K": Int8Centred(), "V": Int8(), "latent": Int8()}),
     )
 }
 

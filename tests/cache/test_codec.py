@@ -99,7 +99,17 @@ def test_what_is_kept_a_token(name, dtype):
     else:
         assert torch.equal(half, tensor)
     rounded = tensor.float().abs() * (0 if dtype == torch.float32 else BFLOAT16)  # back into its own type
-    assert ((byte.float() - tensor.float()).abs() <= int8_bound(tensor.float()) + rounded).all()
+    mean = tensor.float().mean(1, keepdim=True).bfloat16().float() * (name == "K")
+    sums = 1e-6 * mean.abs()  # the mean is taken away and put back in float32
+    assert ((byte.float() - tensor.float()).abs() <= int8_bound(tensor.float() - mean) + rounded + sums).all()
+
+
+def test_a_channel_that_is_always_large_costs_keys_nothing():
+    """Values of one, and a channel of 100 on every token: its block's scale would be 100/127, a third of all of it."""
+    K = random(2, 50, 64)
+    K[:, :, 7] += 100.0
+    error = (through("int8-kv8", K=K)["K"] - K)[:, :, :32]
+    assert error.norm() / K[:, :, :32].sub(K[:, :, :32].mean(1, keepdim=True)).norm() < 0.02
 
 
 @pytest.mark.parametrize("codec", CODECS)
