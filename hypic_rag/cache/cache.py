@@ -1,4 +1,4 @@
-"""The segment cache: look up a key, store an entry, through memory first and then the disk."""
+"""The segment cache: look up a key, store an entry, through memory first, then the disk, then a remote place."""
 
 import threading
 from collections import Counter
@@ -11,7 +11,8 @@ from typing import Self
 import torch
 
 from hypic_rag.cache.codec import codec_named
-from hypic_rag.cache.entry import Entry, EntryRefused, require_same_segment
+from hypic_rag.cache.entry import Entry, require_same_segment
+from hypic_rag.cache.header import EntryRefused
 from hypic_rag.cache.key import SegmentKey
 from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Stored, Tier, TierStats
 from hypic_rag.cache.tiers.arena import Arena
@@ -19,31 +20,42 @@ from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.disk import DiskTier
 from hypic_rag.cache.tiers.flat import host_copy, on_device
 from hypic_rag.cache.tiers.host import HostTier
+from hypic_rag.cache.tiers.remote import RemoteTier
 
 
 class SegmentCache:
-    """Entries by key, in a host tier and, if given, a disk tier. Safe for threads; processes share the disk.
+    """Entries by key, in a host tier and, if given, a disk tier and a remote one. Safe for threads; processes share
+    the disk, machines the remote.
 
     Tiers hold, and count the bytes of, what the key's codec makes of an entry; callers see entries decoded.
     Anything odd about a stored entry is a Miss with its reason, never an answer and never an exception.
     Another process's ``discard`` does not reach what this one has in memory.
     """
 
-    def __init__(self, host: HostTier, disk: DiskTier | None = None):
+    def __init__(self, host: HostTier, disk: DiskTier | None = None, remote: RemoteTier | None = None):
         self.host = host
         self.disk = disk
+        self.remote = remote
         self._lock = threading.RLock()  # of the host tier and the counts; never held while a file is read
         self._pools: list[tuple[DevicePool, AbstractContextManager[object]]] = []
         self._hits: Counter[Tier] = Counter()
         self._misses: Counter[str] = Counter()
 
     @classmethod
-    def open(cls, folder: Path | str | None, host_budget: int | None = None, disk_budget: int | None = None) -> Self:
+    def open(
+        cls,
+        folder: Path | str | None,
+        host_budget: int | None = None,
+        disk_budget: int | None = None,
+        remote: str | None = None,
+    ) -> Self:
         """The cache of a folder, which is made if needed; without a folder, in memory only.
 
-        Budgets in bytes, None for unlimited. Raises StoreMismatch, StoreDamaged (see DiskTier).
+        Budgets in bytes, None for unlimited. remote: an address (see RemoteTier), below the others.
+        Raises StoreMismatch, StoreDamaged (see EntryFolder), BadInput for an address that cannot be one.
         """
-        return cls(HostTier(host_budget), None if folder is None else DiskTier(folder, disk_budget))
+        below = None if remote is None else RemoteTier(remote)
+        return cls(HostTier(host_budget), None if folder is None else DiskTier(folder, disk_budget), below)
 
     def lookup(self, key: SegmentKey, device: torch.device | None = None) -> Hit | Miss:
         """The entry of a key, or why there is none. What comes from disk is kept in memory from then on.
@@ -96,9 +108,18 @@ class SegmentCache:
                 self.disk.touch(key.digest)
             elif self.disk is not None:
                 self.disk.put(key, kept, self._pinned())
+        if self.remote is not None and stored.is_new:
+            self.remote.put(key, stored.entry)
         with self._lock:
-            kept = self.host.put(key.digest, stored.entry)
+            kept = self.host.put(key.digest, stored.entry, key.namespace)
         return stored if kept is stored.entry else Stored(kept, is_new=False)
+
+    def touch(self, key: SegmentKey) -> None:
+        """Note a use of what was found in a pool, so that the tiers below do not evict what is asked for most."""
+        with self._lock:
+            self.host.get(key.digest)
+        if self.disk is not None:
+            self.disk.touch(key.digest)
 
     def attach(self, pool: DevicePool, lock: AbstractContextManager[object]) -> None:
         """Of an engine on a GPU, which looks there first: what is discarded here leaves the pool too. lock: its own."""
@@ -114,10 +135,12 @@ class SegmentCache:
         with self._lock:
             if key.digest in self.host:
                 return "host"
-        return "disk" if self.disk is not None and self.disk.contains(key.digest) else None
+        if self.disk is not None and self.disk.contains(key.digest):
+            return "disk"
+        return "remote" if self.remote is not None and self.remote.contains(key) else None
 
     def discard(self, digests: Iterable[str]) -> int:
-        """Remove entries from all tiers, pinned or not; how many were in any."""
+        """Remove entries from all tiers, pinned or not; how many were in any but a remote one, where it is queued."""
         n_removed = 0
         for digest in digests:
             on_disk = self.disk is not None and self.disk.discard([digest]) > 0
@@ -127,8 +150,23 @@ class SegmentCache:
             for pool, lock in self._pools:
                 with lock:
                     on_device |= pool.discard(digest)
+            if self.remote is not None:
+                self.remote.discard(digest)
             n_removed += on_disk or in_memory or on_device
         return n_removed
+
+    def discard_namespace(self, namespace: str) -> int:
+        """Remove all entries whose keys have it from all tiers; how many there were, as of ``discard``."""
+        with self._lock:
+            digests = self.host.of_namespace(namespace)
+        if self.disk is not None:
+            digests |= self.disk.of_namespace(namespace)
+        for pool, lock in self._pools:
+            with lock:
+                digests |= pool.of_namespace(namespace)
+        if self.remote is not None:
+            self.remote.discard_namespace(namespace)
+        return self.discard(digests)
 
     def reject(self, key: SegmentKey, reason: str, detail: str) -> Miss:
         """For a caller who finds that an entry does not fit, say its shapes the model's: removes it, counts
@@ -150,19 +188,24 @@ class SegmentCache:
         if tier == "host":
             with self._lock:
                 return self.host.nbytes
+        if tier == "remote":
+            return 0 if self.remote is None else self.remote.bytes_stored
         return 0 if self.disk is None else self.disk.totals()[1]
 
     def stats(self) -> CacheStats:
         with self._lock:
             hits, misses = self._hits.copy(), dict(self._misses)
-            host = TierStats(len(self.host), self.host.nbytes, self.host.budget, hits["host"])
+            host = TierStats(len(self.host), self.host.nbytes, self.host.budget, hits["host"], self.host.n_evicted)
         tiers: dict[Tier, TierStats] = {}
-        for pool, lock in self._pools:
-            with lock:
-                tiers["device"] = pool.stats()
+        for pool, _ in self._pools:
+            tiers["device"] = pool.stats()  # numbers, each whole without the lock, which a pass holds for long
         tiers["host"] = host
         if self.disk is not None:
-            tiers["disk"] = TierStats(*self.disk.totals(), self.disk.budget, hits["disk"])
+            totals, disk = self.disk.totals(), self.disk
+            tiers["disk"] = TierStats(*totals, disk.budget, hits["disk"], disk.n_evicted, disk.trouble)
+        if (remote := self.remote) is not None:
+            known = (remote.n_stored, remote.bytes_stored, None, hits["remote"], 0)
+            tiers["remote"] = TierStats(*known, remote.trouble, remote.n_dropped)
         return CacheStats(tiers, misses)
 
     def verify(self) -> list[Problem]:
@@ -173,7 +216,13 @@ class SegmentCache:
         """Remove files without a row, rows without a file and unfinished files; returns what was removed."""
         return [] if self.disk is None else self.disk.gc()
 
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until what is queued for a remote tier is there, at most so long. Whether it is."""
+        return self.remote is None or self.remote.flush(seconds)
+
     def close(self) -> None:
+        if self.remote is not None:
+            self.remote.close()
         with self._lock:
             self.host.clear()
             self.host.arena = None
@@ -202,10 +251,22 @@ class SegmentCache:
             if isinstance(found, Entry):
                 found = host_copy(found, self.host.arena)
                 with self._lock:
-                    return self.host.put(key.digest, found), "disk"
+                    return self.host.put(key.digest, found, key.namespace), "disk"
             if found.reason != "never_seen":
                 absent = found
-        return absent
+        return absent if self.remote is None else self._from_remote(key, absent, self.remote)
+
+    def _from_remote(self, key: SegmentKey, absent: Miss, remote: RemoteTier) -> tuple[Entry, Tier] | Miss:
+        """Kept in memory and on disk from then on; else why none of the tiers above has it, or what is wrong there."""
+        found = remote.get(key)
+        if isinstance(found, Miss):
+            return absent if found.reason in ("never_seen", "unreadable") else found
+        record, data, entry = found
+        if self.disk is not None:
+            self.disk.write(record, [data], self._pinned())
+        entry = host_copy(entry, self.host.arena)
+        with self._lock:
+            return self.host.put(key.digest, entry, key.namespace), "remote"
 
     def _store(self, key: SegmentKey, encoded: Entry) -> Stored:
         """What the disk has, where it has a valid copy; else a copy in memory, which is written there."""

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hypic_rag.cache.entry import Entry, EntryRefused, LayerEntry
+from hypic_rag.cache.entry import Entry, LayerEntry
+from hypic_rag.cache.header import EntryRefused
 from hypic_rag.config import nearest
 from hypic_rag.errors import BadInput
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache import tensor_file
+from hypic_rag.cache.header import FORMAT_NAME, METADATA_NAME, EntryRefused, header_from
 from hypic_rag.cache.key import Identity, SegmentKey, difference
 
-FORMAT_NAME = "hypic-entry"
-METADATA_NAME = "hypic"  # one name with JSON in it: safetensors itself writes several names in a random order
 PER_TOKEN = frozenset({"K", "V", "latent"})
 """Names of tensors (H, n, D) of what is kept of each token."""
 
@@ -51,26 +50,6 @@ class Entry:
         norms = torch.cat([torch.linalg.vector_norm(T.float(), dim=(1, 2)) for T in dense]).cpu()  # waits once
         found = iter(norms.split([len(T) for T in dense]))
         return tuple(None if T is None or T.dim() != 3 else next(found) for T in Ts)
-
-
-class EntryRefused(Exception):
-    """Stored bytes are not the entry that was asked for. ``reason`` and ``detail`` are those of the miss."""
-
-    def __init__(self, reason: str, detail: str):
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-        self.detail = detail
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a file says about itself."""
-
-    digest: str
-    n_tokens: int
-    seam_tokens: int
-    format_version: int
-    families: list[str]
 
 
 def pack(entry: Entry, key: SegmentKey) -> list[memoryview]:
@@ -121,11 +100,3 @@ def unpack(data: memoryview | bytes, asked: Identity) -> Entry:
         raise EntryRefused("damaged", f"not a stored entry: {type(error).__name__}: {error}") from error
     pairs = zip(header.families, layers, strict=True)
     return Entry(header.n_tokens, header.seam_tokens, tuple(LayerEntry(*pair) for pair in pairs))
-
-
-def header_from(metadata: Mapping[str, str]) -> Header:
-    """What a file says about itself. Raises ValueError, LookupError or TypeError."""
-    about = json.loads(metadata[METADATA_NAME])
-    if about["format"] != FORMAT_NAME:
-        raise ValueError(f"format is {about['format']!r}, not {FORMAT_NAME!r}")
-    return Header(about["digest"], about["n_tokens"], about["seam_tokens"], about["format_version"], about["families"])

@@ -59,6 +59,12 @@ class SegmentKey:
         encoded = json.dumps(everything, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(encoded.encode("ascii")).hexdigest()
 
+    @property
+    def tokens_digest(self) -> str:
+        """64 hex digits: sha256 of the token ids alone, equal for the same segment under another policy or model
+        with the same tokenizer. Tells why one is not found; nothing is found by it."""
+        return hashlib.sha256(json.dumps(self.token_ids, separators=(",", ":")).encode("ascii")).hexdigest()
+
     def fields(self) -> dict[str, str | int | list[int]]:
         """All fields but the token ids, of which only the number ``n_tokens`` is told; fit for JSON."""
         return {

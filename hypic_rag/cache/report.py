@@ -1,18 +1,19 @@
 """What the cache says back: hits, misses with their reason, problems found, and counts."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hypic_rag.cache.entry import Entry
+if TYPE_CHECKING:
+    from hypic_rag.cache.entry import Entry
 
-Tier = Literal["device", "host", "disk"]
+Tier = Literal["device", "host", "disk", "remote"]
 
 
 @dataclass(frozen=True, eq=False)
 class Hit:
     """A valid entry, decoded, the tier that had it, and the bytes of its tensors there."""
 
-    entry: Entry
+    entry: "Entry"
     tier: Tier
     nbytes: int
 
@@ -21,7 +22,7 @@ class Hit:
 class Stored:
     """The copy that the cache keeps, as it is stored. is_new: it is of the entry given, not one that was there."""
 
-    entry: Entry
+    entry: "Entry"
     is_new: bool
 
 
@@ -51,12 +52,22 @@ class Problem:
 
 @dataclass(frozen=True)
 class TierStats:
-    """budget: bytes, None for unlimited. hits: since this process opened the cache."""
+    """budget: bytes, None for unlimited. hits, n_evicted (to make room): of this process, since it opened the cache.
+    trouble: what did not work when it was last tried, with the cause; empty where all did.
+    Of a remote tier, n_entries and nbytes are what this process has put there, since all that is there is not known
+    without reading it; n_dropped: entries that should have gone there and did not."""
 
     n_entries: int
     nbytes: int
     budget: int | None
     hits: int
+    n_evicted: int
+    trouble: str = ""
+    n_dropped: int = 0
+
+    @property
+    def state(self) -> Literal["ok", "degraded"]:
+        return "degraded" if self.trouble else "ok"
 
 
 @dataclass(frozen=True)

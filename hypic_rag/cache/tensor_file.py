@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypic_rag.cache.header import LENGTH_BYTES
+
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-LENGTH_BYTES = 8
 
 
 def pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[memoryview]:

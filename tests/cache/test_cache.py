@@ -77,7 +77,7 @@ def test_a_disk_hit_is_kept_in_memory(tmp_path):
         stats = cache.stats()
         nbytes = sample_entry().nbytes
         assert stats == CacheStats(
-            {"host": TierStats(1, nbytes, None, 2), "disk": TierStats(1, cache.nbytes("disk"), None, 1)}, {}
+            {"host": TierStats(1, nbytes, None, 2, 0), "disk": TierStats(1, cache.nbytes("disk"), None, 1, 0)}, {}
         )
         assert (stats.n_hits, stats.n_misses) == (3, 0)
         assert cache.nbytes("host") == nbytes < cache.nbytes("disk") < nbytes + 4096
@@ -140,3 +140,21 @@ def test_threads_share_a_cache(folder):
         for copies in found:
             assert len(copies) == 12
             assert all(same_bits(copy, copies[0]) for copy in copies)
+
+
+def test_a_namespace_is_discarded_whole(folder):
+    from dataclasses import replace
+
+    keys = {name: replace(KEY, namespace=name) for name in ("", "a", "b")}
+    with SegmentCache.open(folder) as cache:
+        for key in keys.values():
+            cache.put(key, sample_entry())
+        assert cache.discard_namespace("a") == 1
+        assert [cache.contains(key) for key in keys.values()] == ["host", None, "host"]
+        assert cache.discard_namespace("a") == 0
+        if cache.disk is not None:
+            assert set(cache.disk.by_namespace()) == {"", "b"}
+            cache.host.clear()  # evicted, say
+            assert cache.discard_namespace("") == 1 and cache.contains(keys["b"]) == "disk"
+        else:
+            assert cache.discard_namespace("") == 1

@@ -8,7 +8,7 @@ from cache_samples import file_of, same_bits, sample_entry, sample_key
 
 from hypic_rag.cache import CODECS, Entry, LayerEntry, Miss, SegmentCache, codec_named
 from hypic_rag.cache.codec import BLOCK, DEAD_NORM
-from hypic_rag.cache.entry import EntryRefused
+from hypic_rag.cache.header import EntryRefused
 from hypic_rag.config import Settings
 from hypic_rag.errors import BadInput
 

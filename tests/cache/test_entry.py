@@ -7,7 +7,8 @@ import torch
 from cache_samples import N_TOKENS, SEAM, file_bytes, same_bits, sample_entry, sample_key
 
 from hypic_rag.cache import Entry, LayerEntry, tensor_file
-from hypic_rag.cache.entry import EntryRefused, pack, unpack
+from hypic_rag.cache.entry import pack, unpack
+from hypic_rag.cache.header import EntryRefused
 
 SLAB = torch.randn(4, 6, 8)
 LAYERS = {

@@ -1,4 +1,4 @@
-"""The host tier keeps what was used last, within its budget, and never drops what is pinned."""
+"""The host tier keeps what is used, within its budget, and never drops what is pinned."""
 
 import pytest
 from cache_samples import sample_entry
@@ -7,7 +7,7 @@ from hypic_rag.cache import HostTier
 
 ONE = sample_entry().nbytes
 
-CASES = {  # budget in entries, what is done (put, get, pin, unpin), what is left, least recently used first
+CASES = {  # budget in entries, what is done (put, get, pin, unpin), what is left
     "unlimited": (None, "put a, put b, put c", "abc"),
     "the oldest goes": (2, "put a, put b, put c", "bc"),
     "what was looked up stays": (2, "put a, put b, get a, put c", "ac"),

@@ -150,9 +150,9 @@ def test_no_damage_to_the_index_raises_or_gives_a_wrong_answer(folder):
 
 
 def test_a_newer_index_is_not_touched(folder):
-    run_sql(folder / "index.sqlite", "PRAGMA user_version = 2")
+    run_sql(folder / "index.sqlite", "PRAGMA user_version = 3")
     before = (folder / "index.sqlite").read_bytes()
-    with pytest.raises(StoreMismatch, match=r"has format 2, but this hypic-rag knows formats up to 1\. Upgrade"):
+    with pytest.raises(StoreMismatch, match=r"has format 3, but this hypic-rag knows formats up to 2\. Upgrade"):
         SegmentCache.open(folder)
     assert (folder / "index.sqlite").read_bytes() == before
     assert file_of(folder, KEY).exists()

@@ -28,6 +28,7 @@ class Resident:
     """An entry on the device: its slot, and where its interior's tokens and its live matrices begin.
 
     n_tokens, seam_tokens: as the entry has them. nbytes: of its slot, its token slots (rounded up) and its matrices.
+    namespace: of its key.
     """
 
     digest: str
@@ -38,6 +39,7 @@ class Resident:
     n_tokens: int
     seam_tokens: int
     nbytes: int
+    namespace: str = ""
 
     @property
     def n_interior(self) -> int:
@@ -89,7 +91,7 @@ class DevicePool:
         self._leases: set[Lease] = set()
         self._pins: Counter[str] = Counter()
         self._leaving: dict[str, list[Resident]] = {}  # discarded while pinned
-        self._n_hits = 0
+        self._n_hits = self._n_evicted = 0
         self.nbytes = 0
         """In use, by entries and leases."""
 
@@ -151,7 +153,7 @@ class DevicePool:
         return digest in self._residents
 
     def stats(self) -> TierStats:
-        return TierStats(len(self), self.nbytes, self.budget, self._n_hits)
+        return TierStats(len(self), self.nbytes, self.budget, self._n_hits, self._n_evicted)
 
     def get(self, digest: str) -> Resident | None:
         """The entry, which is now the most recently used."""
@@ -159,7 +161,7 @@ class DevicePool:
         self._n_hits += found is not None
         return found
 
-    def put(self, digest: str, entry: Entry, dead_below: float = 0.0) -> Resident | None:
+    def put(self, digest: str, entry: Entry, dead_below: float = 0.0, namespace: str = "") -> Resident | None:
         """The entry under the digest: the one already here, else the one given, which ``flush`` copies and which must
         not change until then; None where there is no room beside what is pinned or leased, and then nothing is dropped.
 
@@ -176,9 +178,10 @@ class DevicePool:
             return None
         [slot], token_at, matrix_at = found
         nbytes = self._unit.of(1, self._tokens.rounded(n_tokens), n_matrices)
-        resident = Resident(digest, slot, token_at, matrix_at, n_matrices, entry.n_tokens, entry.seam_tokens, nbytes)
+        place = Place(slot, token_at, matrix_at)
+        resident = Resident(digest, *place, n_matrices, entry.n_tokens, entry.seam_tokens, nbytes, namespace)
         self.nbytes += nbytes
-        self._arrivals.add(entry, outline, Place(slot, token_at, matrix_at))
+        self._arrivals.add(entry, outline, place)
         self._residents[digest] = resident
         if self._arrivals.bytes_on_device > MAX_WAITING * self.budget:
             self.flush()
@@ -219,6 +222,10 @@ class DevicePool:
         else:
             self._release(resident)
         return True
+
+    def of_namespace(self, namespace: str) -> set[str]:
+        """Digests of the entries here whose keys have it."""
+        return {digest for digest, resident in self._residents.items() if resident.namespace == namespace}
 
     def pin(self, digest: str) -> None:
         """Pins nest; a digest may be pinned before its entry is here."""
@@ -286,6 +293,7 @@ class DevicePool:
             return None
         for victim in victims:
             self.discard(victim.digest)
+        self._n_evicted += len(victims)
         token_at, matrix_at = self._tokens.take(n_tokens), self._matrices.take(n_matrices)
         assert token_at is not None and matrix_at is not None
         return [self._free_slots.pop() for _ in range(n_slots)], token_at, matrix_at

@@ -4,15 +4,14 @@ import errno
 import os
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hypic_rag.cache.entry import Entry, EntryRefused, unpack
+from hypic_rag.cache.header import EntryRefused
 from hypic_rag.cache.key import Identity, difference
+from hypic_rag.cache.record import checksum_of
 from hypic_rag.cache.tiers.index import Row
 
 # these say that this process or machine has run short, not that a file is bad
@@ -24,23 +23,9 @@ def entry_path(folder: Path, digest: str) -> Path:
     return folder / digest[:2] / f"{digest}.safetensors"
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """A file that has not got its final name, its bytes and their checksum."""
-
-    path: Path
-    nbytes: int
-    checksum: int
-
-
-def checksum_of(data: memoryview | bytes, before: int = 0) -> int:
-    """CRC-32: finds any burst of up to 32 wrong bits, at four times the speed of blake2b. before: of what precedes."""
-    return zlib.crc32(data, before)
-
-
-def read_checked(folder: Path, row: Row, asked: Identity) -> Entry:
-    """The entry of a row. Raises EntryRefused if anything is odd about it, OSError if files cannot be opened
-    for want of handles or memory."""
+def read_checked(folder: Path, row: Row, asked: Identity) -> memoryview:
+    """The file of a row, in memory that can be written. Raises EntryRefused if it is not what was stored, OSError if
+    files cannot be opened for want of handles or memory."""
     found = difference(row, asked, where="the index row")
     if found is not None:
         raise EntryRefused(*found)
@@ -59,7 +44,7 @@ def read_checked(folder: Path, row: Row, asked: Identity) -> Entry:
     checksum = checksum_of(data)
     if checksum != row.checksum:
         raise EntryRefused("damaged", f"file {path.name} has CRC-32 {checksum}, stored was {row.checksum}")
-    return unpack(data, asked)
+    return data
 
 
 def contents_of(path: Path) -> memoryview:
@@ -69,7 +54,7 @@ def contents_of(path: Path) -> memoryview:
         return data[: file.readinto(data)]
 
 
-def write_unfinished(folder: Path, digest: str, pieces: Iterable[memoryview]) -> Unfinished:
+def write_unfinished(folder: Path, digest: str, pieces: Iterable[memoryview]) -> Path:
     """The pieces one behind the other, synced, in a file beside its final place whose name tells its writer.
 
     Raises OSError."""
@@ -78,18 +63,16 @@ def write_unfinished(folder: Path, digest: str, pieces: Iterable[memoryview]) ->
         place.mkdir(parents=True, exist_ok=True)
         sync_folder(folder)
     path = place / f"{digest}.{os.getpid()}.{threading.get_ident()}.tmp"
-    nbytes = checksum = 0
     try:
         with open(path, "wb") as file:
             for piece in pieces:
                 file.write(piece)
-                nbytes, checksum = nbytes + len(piece), checksum_of(piece, checksum)
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return Unfinished(path, nbytes, checksum)
+    return path
 
 
 def finish(unfinished: Path, path: Path) -> None:

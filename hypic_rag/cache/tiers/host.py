@@ -1,4 +1,4 @@
-"""The host tier: entries in this process's memory, least recently used dropped first."""
+"""The host tier: entries in this process's memory; what is worth least is dropped first."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Set
@@ -6,6 +6,7 @@ from collections.abc import Set
 from hypic_rag.cache.entry import Entry
 from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.arena import Arena
+from hypic_rag.cache.tiers.worth import Ranking
 
 MAX_REMEMBERED = 100_000  # digests no longer here, kept to say why
 
@@ -13,7 +14,8 @@ MAX_REMEMBERED = 100_000  # digests no longer here, kept to say why
 class HostTier:
     """Entries by digest within ``budget`` bytes (None: unlimited). Not thread-safe: SegmentCache locks.
 
-    What is pinned is never dropped to make room; an entry for which no room can be made is not kept.
+    What is worth least (``worth.Ranking``) is dropped to make room, what is pinned never is; an entry for which no room
+    can be made is not kept.
     arena: where copies of entries are made that are to be kept here (see ``flat.host_copy``), None: memory of their
     own. Its blocks take a little more than ``budget``.
     """
@@ -22,7 +24,10 @@ class HostTier:
         self.budget = budget
         self.arena = arena
         self.nbytes = 0
-        self._entries: OrderedDict[str, Entry] = OrderedDict()  # least recently used first
+        self.n_evicted = 0
+        self._entries: dict[str, Entry] = {}
+        self._ranking = Ranking()
+        self._namespaces: dict[str, str] = {}  # of entries whose key has one
         self._pins: Counter[str] = Counter()
         self._gone: OrderedDict[str, Miss] = OrderedDict()
 
@@ -37,13 +42,13 @@ class HostTier:
         return self._pins.keys()
 
     def get(self, digest: str) -> Entry | None:
-        """The entry, which is now the most recently used."""
+        """The entry; counts as a use."""
         entry = self._entries.get(digest)
         if entry is not None:
-            self._entries.move_to_end(digest)
+            self._ranking.use(digest)
         return entry
 
-    def put(self, digest: str, entry: Entry) -> Entry:
+    def put(self, digest: str, entry: Entry, namespace: str = "") -> Entry:
         """The entry kept under the digest: the one already here, else the one given, room permitting."""
         kept = self.get(digest)
         if kept is not None:
@@ -54,8 +59,13 @@ class HostTier:
             self._remember(digest, Miss("not_stored", detail))
             return entry
         for victim in victims:
+            self._ranking.evict(victim)
             self.discard(victim, Miss("evicted", "from memory, to make room"))
+        self.n_evicted += len(victims)
         self._entries[digest] = entry
+        self._ranking.add(digest, entry.n_tokens, entry.nbytes)
+        if namespace:
+            self._namespaces[digest] = namespace
         self.nbytes += entry.nbytes
         self._gone.pop(digest, None)
         return entry
@@ -65,9 +75,17 @@ class HostTier:
         entry = self._entries.pop(digest, None)
         if entry is None:
             return False
+        self._ranking.remove(digest)
+        self._namespaces.pop(digest, None)
         self.nbytes -= entry.nbytes
         self._remember(digest, why)
         return True
+
+    def of_namespace(self, namespace: str) -> set[str]:
+        """Digests of the entries here whose keys have it."""
+        if not namespace:
+            return self._entries.keys() - self._namespaces.keys()
+        return {digest for digest, has in self._namespaces.items() if has == namespace}
 
     def why_absent(self, digest: str) -> Miss:
         return self._gone.get(digest, Miss("never_seen"))
@@ -84,21 +102,15 @@ class HostTier:
 
     def clear(self) -> None:
         self._entries.clear()
+        self._ranking.clear()
+        self._namespaces.clear()
         self.nbytes = 0
 
     def _victims(self, nbytes: int) -> list[str] | None:
         """What to drop so that ``nbytes`` fit; None if they cannot, and then nothing need be dropped."""
         if self.budget is None:
             return []
-        excess = self.nbytes + nbytes - self.budget
-        victims = []
-        for digest, entry in self._entries.items():
-            if excess <= 0:
-                break
-            if digest not in self._pins:
-                victims.append(digest)
-                excess -= entry.nbytes
-        return victims if excess <= 0 else None
+        return self._ranking.victims(self.nbytes + nbytes - self.budget, self._pins.keys())
 
     def _remember(self, digest: str, why: Miss) -> None:
         self._gone[digest] = why

@@ -1,18 +1,19 @@
 """The index of a cache folder: one row an entry, and why entries that were here are gone."""
 
+import json
 import logging
-import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hypic_rag.cache.key import SegmentKey
+from hypic_rag.cache.record import DIGEST, Record
 from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.index_file import DAMAGE_ERRORS, inode, is_damage, open_index, open_read_only
+from hypic_rag.cache.tiers.worth import MOST_USES, learnt, priority
 from hypic_rag.errors import HypicError
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 MAX_REMEMBERED = 100_000  # digests of entries no longer here
 TOUCH_SECONDS, TOUCH_ROWS = 5.0, 64  # uses are written after so long or so many
 COLUMNS = "id, digest, nbytes, checksum, format_version, n_tokens, seam_tokens"
-DIGEST = re.compile("[0-9a-f]{64}")
+RETRY_SECONDS = 30.0  # what could only be read is tried again after so long
 
 Result = TypeVar("Result")
 
@@ -42,13 +43,15 @@ class Index:
     """FOLDER/index.sqlite in WAL mode; any number of threads and processes may share it.
 
     A damaged index is moved to index.sqlite.damaged-N and a new one started, with a warning. In a folder that
-    cannot be written an existing index is only read (``read_only``). Raises StoreMismatch if a newer
-    hypic-rag made the index, StoreDamaged if the folder can be neither written nor read.
+    cannot be written an existing index is only read (``read_only``), and now and then tried again. Raises
+    StoreMismatch if a newer hypic-rag made the index, StoreDamaged if the folder can be neither written nor read.
     """
 
     def __init__(self, folder: Path):
         self.path = folder / "index.sqlite"
-        self.read_only = False
+        self.read_only = ""
+        """Why it is only read; empty where it is not."""
+        self._retry_at = 0.0
         self._lock = threading.RLock()
         self._touches: dict[str, tuple[float, int]] = {}  # digest -> last used, times used
         self._flushed = time.monotonic()
@@ -79,6 +82,16 @@ class Index:
         """Number of entries, and bytes of their files."""
         return self.read(total)
 
+    def of_namespace(self, namespace: str) -> set[str]:
+        """Digests of its entries."""
+        query = "SELECT digest FROM entry WHERE namespace = ?"
+        return self.read(lambda db: {digest for (digest,) in db.execute(query, (namespace,))})
+
+    def by_namespace(self) -> dict[str, tuple[int, int]]:
+        """Of every namespace that has any: number of entries, and bytes of their files."""
+        query = "SELECT namespace, count(*), sum(nbytes) FROM entry GROUP BY namespace"
+        return self.read(lambda db: {name: (n, nbytes) for name, n, nbytes in db.execute(query)})
+
     def check(self) -> list[str]:
         """What SQLite finds wrong with the file."""
         answer = self.read(lambda db: db.execute("PRAGMA quick_check").fetchall())
@@ -106,8 +119,14 @@ class Index:
     def write_touches(self, db: sqlite3.Connection) -> None:
         """For use inside a change."""
         touches, self._touches, self._flushed = self._touches, {}, time.monotonic()
-        update = "UPDATE entry SET last_used = max(last_used, ?), hits = hits + ? WHERE digest = ?"
-        db.executemany(update, [(when, n_uses, digest) for digest, (when, n_uses) in touches.items()])
+        now, most = clock(db)
+        update = (
+            "UPDATE entry SET last_used = max(last_used, :when), hits = hits + :n,"  # the others are those before
+            " priority = :L + min(hits + :n + 1, :most) * n_tokens * 1.0 / max(nbytes, 1)"
+            " WHERE digest = :digest"
+        )
+        rows = [{"when": when, "n": n, "L": now, "most": most, "digest": name} for name, (when, n) in touches.items()]
+        db.executemany(update, rows)
 
     def close(self) -> None:
         with self._lock:
@@ -126,7 +145,11 @@ class Index:
             return self._attempt(work, begin)
 
     def _attempt(self, work: Callable[[sqlite3.Connection], Result], begin: str) -> Result:
-        if not self.read_only and inode(self.path) != self._inode:  # moved aside by another, or deleted
+        if self.read_only:
+            is_stale = time.monotonic() >= self._retry_at
+        else:
+            is_stale = inode(self.path) != self._inode  # moved aside by another, or deleted
+        if is_stale:
             self._db.close()
             self._db = self._open()
         self._db.execute(begin)
@@ -145,8 +168,14 @@ class Index:
         try:
             db = open_index(self.path, is_bad=lambda: inode(self.path) == bad_inode, cause=cause)
         except (sqlite3.Error, OSError, NotImplementedError) as error:  # the last: no file locks
-            db = open_read_only(self.path, error)
-            self.read_only = True
+            level = logging.DEBUG if self.read_only else logging.WARNING
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            db = open_read_only(self.path, error, level)
+            self.read_only = f"cache folder {self.path.parent} cannot be written, it is only read: {error}"
+        else:
+            if self.read_only:
+                log.info("cache folder %s can be written again", self.path.parent)
+            self.read_only = ""
         self._inode = inode(self.path)
         return db
 
@@ -172,27 +201,67 @@ def total(db: sqlite3.Connection) -> tuple[int, int]:
     return n_entries, nbytes
 
 
-def insert(db: sqlite3.Connection, key: SegmentKey, nbytes: int, checksum: int) -> None:
-    now = time.time()
-    values = (key.digest, nbytes, checksum, key.format_version, key.n_tokens, key.seam_tokens)
+def clock(db: sqlite3.Connection) -> tuple[float, float]:
+    """L of ``worth.py``, and how many uses count at most."""
+    found = db.execute("SELECT inflation, most_uses FROM clock").fetchone() or (0, MOST_USES)
+    return float(found[0]), float(found[1])
+
+
+def insert(db: sqlite3.Connection, record: Record) -> None:
+    now, key = time.time(), record.key
+    if uses := _uses_before(db, record.digest):
+        db.execute("UPDATE clock SET most_uses = ?", (learnt(clock(db)[1], uses),))
+    inflation, most = clock(db)
+    worth = priority(inflation, 1, record.n_tokens, record.nbytes, most)
     db.execute(
         "INSERT INTO entry (digest, nbytes, checksum, format_version, n_tokens, seam_tokens, model, kind,"
-        " namespace, created, last_used, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-        (*values, key.model, key.kind, key.namespace, now, now),
+        " namespace, created, last_used, hits, tokens, key, priority) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,?,?,?)",
+        (record.digest, record.nbytes, record.checksum, record.format_version, record.n_tokens, record.seam_tokens,
+         key["model"], key["kind"], key["namespace"], now, now, record.tokens, json.dumps(dict(key)), worth),
+    )  # fmt: skip
+    db.execute("DELETE FROM gone WHERE digest = ?", (record.digest,))
+
+
+def _uses_before(db: sqlite3.Connection, digest: str) -> int:
+    """Of one that was evicted not long ago; else 0."""
+    query = (
+        "SELECT uses FROM gone WHERE digest = ? AND uses > 0"
+        " AND id >= (SELECT seq FROM sqlite_sequence WHERE name = 'gone') - (SELECT count(*) FROM entry)"
     )
-    db.execute("DELETE FROM gone WHERE digest = ?", (key.digest,))
+    found = db.execute(query, (digest,)).fetchone()
+    return int(found[0]) if found else 0
 
 
-def delete(db: sqlite3.Connection, row: Row, why: Miss) -> bool:
+def delete(db: sqlite3.Connection, row: Row, why: Miss, makes_room: bool = False) -> bool:
     """Forget this very copy and remember why. False if it is gone or another has taken its place."""
-    if not db.execute("DELETE FROM entry WHERE id = ? AND digest = ?", (row.id, row.digest)).rowcount:
+    insertion = (
+        "INSERT OR REPLACE INTO gone (digest, reason, detail, tokens, key, uses)"
+        " SELECT digest, ?, ?, tokens, key, (hits + 1) * ? FROM entry WHERE id = ? AND digest = ?"
+    )
+    made = db.execute(insertion, (why.reason, why.detail, makes_room, row.id, row.digest))
+    if not made.rowcount:
         return False
-    insertion = "INSERT OR REPLACE INTO gone (digest, reason, detail) VALUES (?, ?, ?)"
-    new_id = db.execute(insertion, (row.digest, why.reason, why.detail)).lastrowid or 0
-    db.execute("DELETE FROM gone WHERE id <= ?", (new_id - MAX_REMEMBERED,))
+    db.execute("DELETE FROM gone WHERE id <= ?", ((made.lastrowid or 0) - MAX_REMEMBERED,))
+    db.execute("DELETE FROM entry WHERE id = ?", (row.id,))
     return True
 
 
-def least_recently_used(db: sqlite3.Connection) -> Iterator[Row]:
-    for values in db.execute(f"SELECT {COLUMNS} FROM entry ORDER BY last_used, id"):
-        yield as_row(values)
+def victims(db: sqlite3.Connection, excess: int, keep: Set[str]) -> list[Row] | None:
+    """What to evict so that ``excess`` bytes come free, worth least first; None where that is not enough."""
+    found = []
+    query = f"SELECT {COLUMNS} FROM entry WHERE pinned = 0 ORDER BY priority, last_used, id"
+    for values in db.execute(query):
+        row = as_row(values)
+        if row.digest not in keep:
+            found.append(row)
+            excess -= row.nbytes
+        if excess <= 0:
+            return found
+    return None
+
+
+def evict(db: sqlite3.Connection, row: Row) -> None:
+    """As ``delete``, to make room: L becomes its priority."""
+    query = "UPDATE clock SET inflation = max(inflation, (SELECT priority FROM entry WHERE id = ?))"
+    db.execute(query, (row.id,))
+    delete(db, row, Miss("evicted", "from disk, to make room"), makes_room=True)

@@ -10,13 +10,14 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
+from hypic_rag.cache.tiers.worth import MOST_USES
 from hypic_rag.errors import StoreDamaged, StoreMismatch
 
 log = logging.getLogger(__name__)
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 BUSY_SECONDS = 10.0
-SCHEMA = (
+FIRST = (  # version 1
     """CREATE TABLE entry (
         id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: tells a new copy from the one it replaced
         digest TEXT NOT NULL UNIQUE, nbytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
@@ -27,12 +28,28 @@ SCHEMA = (
     """CREATE TABLE gone (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         digest TEXT NOT NULL UNIQUE, reason TEXT NOT NULL, detail TEXT NOT NULL)""",
+)
+SECOND = (  # what version 2 has beside; version 1 may still write, and its rows get the defaults
+    "ALTER TABLE entry ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE entry ADD COLUMN tokens TEXT NOT NULL DEFAULT ''",  # as in record.Record, like key
+    "ALTER TABLE entry ADD COLUMN key TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE entry ADD COLUMN priority REAL NOT NULL DEFAULT 0",  # see worth.py
+    f"UPDATE entry SET priority = min(hits + 1, {MOST_USES}) * n_tokens * 1.0 / max(nbytes, 1)",
+    "DROP INDEX entry_by_use",
+    "CREATE INDEX entry_by_priority ON entry (pinned, priority, last_used, id, nbytes)",
+    "CREATE INDEX entry_by_tokens ON entry (tokens)",
+    "CREATE TABLE clock (inflation REAL NOT NULL, most_uses REAL NOT NULL)",
+    f"INSERT INTO clock VALUES (0, {MOST_USES})",
+    "ALTER TABLE gone ADD COLUMN tokens TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE gone ADD COLUMN key TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE gone ADD COLUMN uses INTEGER NOT NULL DEFAULT 0",  # 0: not evicted to make room
     f"PRAGMA user_version = {INDEX_VERSION}",
 )
 PROBES = (  # fail at once if the tables are not those of this version
     "SELECT id, digest, nbytes, checksum, format_version, n_tokens, seam_tokens, model, kind, namespace,"
-    " created, last_used, hits FROM entry LIMIT 1",
-    "SELECT id, digest, reason, detail FROM gone LIMIT 1",
+    " created, last_used, hits, pinned, tokens, key, priority FROM entry LIMIT 1",
+    "SELECT id, digest, reason, detail, tokens, key, uses FROM gone LIMIT 1",
+    "SELECT inflation, most_uses FROM clock LIMIT 1",
 )
 # the second: of an error message that quotes garbage
 DAMAGE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
@@ -58,8 +75,8 @@ def open_index(path: Path, is_bad: Callable[[], bool], cause: Exception | None) 
             return connect(path)
 
 
-def open_read_only(path: Path, cause: Exception) -> sqlite3.Connection:
-    """The index of a folder that cannot be written because of ``cause``.
+def open_read_only(path: Path, cause: Exception, level: int = logging.WARNING) -> sqlite3.Connection:
+    """The index of a folder that cannot be written because of ``cause``. level: at which that is logged.
 
     Raises StoreDamaged if there is none, or if the cause is only that others hold its locks.
     """
@@ -81,13 +98,13 @@ def open_read_only(path: Path, cause: Exception) -> sqlite3.Connection:
             f"cache index {path} can be neither written ({cause}) nor read ({error}). "
             "Name another cache folder, or mend the permissions of this one."
         ) from error
-    log.warning("cache folder %s cannot be written, it is only read: %s", path.parent, cause)
+    log.log(level, "cache folder %s cannot be written, it is only read: %s", path.parent, cause)
     return db
 
 
 def connect(path: Path | str, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to an index of the known version, made if the file is new. Raises sqlite3.Error,
-    StoreMismatch."""
+    """A connection to an index of the known version, which is made if the file is new, and of an older one; what
+    cannot be written is made so in memory. Raises sqlite3.Error, StoreMismatch."""
     db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only)
     try:
         with closing(db.execute("PRAGMA user_version")) as answer:
@@ -101,11 +118,15 @@ def connect(path: Path | str, read_only: bool = False) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode = WAL").fetchone()
             # a power cut may lose the last rows (their files become orphans) but not harm the index
             db.execute("PRAGMA synchronous = NORMAL")
-            if version == 0:
-                db.execute("BEGIN IMMEDIATE")
-                for statement in SCHEMA:
-                    db.execute(statement)
-                db.execute("COMMIT")
+        elif version < INDEX_VERSION:
+            db = _copy_in_memory(db)
+        if version < INDEX_VERSION:
+            db.execute("BEGIN IMMEDIATE")
+            for statement in (*FIRST, *SECOND) if version == 0 else SECOND:
+                db.execute(statement)
+            db.execute("COMMIT")
+        if read_only:
+            db.execute("PRAGMA query_only = ON")
         for probe in PROBES:
             db.execute(probe).fetchall()
     except BaseException:
@@ -114,13 +135,31 @@ def connect(path: Path | str, read_only: bool = False) -> sqlite3.Connection:
     return db
 
 
+def _copy_in_memory(db: sqlite3.Connection) -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        db.backup(copy)
+    except BaseException:
+        copy.close()
+        raise
+    db.close()
+    return copy
+
+
 def is_damage(error: Exception) -> bool:
     """Whether the error can only come from a bad index file; a lock, a full disk, a bad path is no damage."""
     if isinstance(error, UnicodeDecodeError):
         return True
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return True
-    signs = ("no such table", "no such column", "already exists", "could not decode")
+    signs = (
+        "no such table",
+        "no such column",
+        "no such index",
+        "already exists",
+        "duplicate column",
+        "could not decode",
+    )
     return any(sign in str(error).lower() for sign in signs)
 
 

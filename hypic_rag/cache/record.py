@@ -1,0 +1,77 @@
+"""What is known of a stored file without reading it: whose it is, how large, its checksum. Imports no torch."""
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from hypic_rag.cache.key import SegmentKey
+
+DIGEST = re.compile("[0-9a-f]{64}")
+KEY_TYPES = {"model": str, "kind": str, "namespace": str, "n_tokens": int, "seam_tokens": int, "format_version": int}
+"""Of the key's fields those that everything needs; more are there where the record was made by this version."""
+
+
+def checksum_of(data: memoryview | bytes, before: int = 0) -> int:
+    """CRC-32: finds any burst of up to 32 wrong bits, at four times the speed of blake2b. before: of what precedes."""
+    return zlib.crc32(data, before)
+
+
+@dataclass(frozen=True)
+class Record:
+    """nbytes, checksum: of the whole file. tokens: the key's ``tokens_digest``, empty where it is not known.
+    key: the key's ``fields()``, or those of KEY_TYPES alone where an older version stored the entry."""
+
+    digest: str
+    nbytes: int
+    checksum: int
+    tokens: str
+    key: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, key: SegmentKey, pieces: Iterable[memoryview]) -> Self:
+        """Of a file of these pieces, one behind the other."""
+        nbytes = checksum = 0
+        for piece in pieces:
+            nbytes, checksum = nbytes + len(piece), checksum_of(piece, checksum)
+        return cls(key.digest, nbytes, checksum, key.tokens_digest, key.fields())
+
+    @classmethod
+    def from_fields(cls, fields: object) -> Self:
+        """Of what ``fields()`` gave, say as JSON from elsewhere. Raises ValueError for anything else."""
+        try:
+            made = cls(**fields)  # type: ignore[arg-type]
+            sound = (
+                DIGEST.fullmatch(made.digest)
+                and type(made.nbytes) is type(made.checksum) is int
+                and isinstance(made.tokens, str)
+                and all(type(made.key[name]) is kind for name, kind in KEY_TYPES.items())
+            )
+        except (TypeError, LookupError) as error:
+            raise ValueError(f"not a record of a stored entry: {error}") from error
+        if not sound:
+            raise ValueError(f"not a record of a stored entry: {str(fields)[:200]}")
+        return made
+
+    def fields(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return {
+            "digest": self.digest,
+            "nbytes": self.nbytes,
+            "checksum": self.checksum,
+            "tokens": self.tokens,
+            "key": dict(self.key),
+        }
+
+    @property
+    def n_tokens(self) -> int:
+        return int(self.key["n_tokens"])
+
+    @property
+    def seam_tokens(self) -> int:
+        return int(self.key["seam_tokens"])
+
+    @property
+    def format_version(self) -> int:
+        return int(self.key["format_version"])
