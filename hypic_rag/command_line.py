@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +33,20 @@ def make_app(commands: Iterable[ModuleType], start: str, about: str, epilog: str
     for command in commands:
         app.command(command.__name__.rsplit(".", 1)[-1])(command.run)
     return app
+
+
+def add_group(app: typer.Typer, name: str, functions: Iterable[Callable[..., None]], about: str) -> None:
+    """Commands of two words: ``keys add`` is the function ``add``, or ``add_`` where that is a name of Python's."""
+    group = typer.Typer(
+        help=about,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for function in functions:
+        group.command(function.__name__.rstrip("_"))(function)
+    app.add_typer(group, name=name)
 
 
 def run(app: typer.Typer, name: str) -> None:

@@ -39,9 +39,27 @@ class Settings:
     disk_budget: int | None = 10 * 1000**3  # bytes; None: unlimited
     host_memory: int | None = 2 * 1000**3  # bytes; None: unlimited
     device_memory: int | None = None  # bytes of a GPU; None: most of what is free there, 0: none
+    remote: str | None = None  # where segments are kept below the disk, for several machines: "s3://bucket/folder"
     codec: str = "none"  # how segments are stored: "none" (as computed), "int8", "int8-kv8"
     dtype: str = "auto"  # "auto", "float32", "bfloat16", "float16"
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", "mps"
+    conversation_memory: int = 512 * 1024**2  # bytes of end states held for the next turns of conversations
+    host: str = "127.0.0.1"  # from here on: hypic-rag serve
+    port: int = 8000  # 0: one that is free
+    max_running: int = 8  # requests that share the engine's passes
+    max_waiting: int = 64  # requests beyond those, before one is refused
+    request_seconds: float = 600.0  # a request takes at most so long, its time in the queue included
+    grace_seconds: float = 20.0  # at the end, for what is under way
+    no_keys: bool = False  # ask nobody for an API key, whatever the address
+    metrics_open: bool = False  # /metrics without an operator's key
+    allowed_origins: tuple[str, ...] = ()  # whose web pages may call: "https://app.example", or "*" for all
+    max_body: int = 4 * 1000**2  # bytes of a request that uploads no files
+    max_upload: int = 100 * 1000**2  # bytes of one file that is sent to the server
+    max_characters: int = 10_000_000  # of the text that one such file may hold
+    parse_seconds: int = 120  # that reading one such file may take
+    parse_memory: int = 2 * 1024**3  # bytes that reading one such file may take
+    log_format: str = "text"  # "text", or "json": one object a line
+    log_level: str = "info"  # "debug", "info", "warning", "error"
 
     @classmethod
     def load(
@@ -161,7 +179,7 @@ def _one_of(*choices: str) -> Callable[[object], str]:
     return parse
 
 
-def _whole(least: int) -> Callable[[object], int]:
+def _whole(least: int, most: int | None = None) -> Callable[[object], int]:
     def parse(raw: object) -> int:
         is_number = isinstance(raw, int) and not isinstance(raw, bool)
         if not is_number and not (isinstance(raw, str) and re.fullmatch(r"\s*-?\d+\s*", raw)):
@@ -169,6 +187,8 @@ def _whole(least: int) -> Callable[[object], int]:
         value = int(str(raw))
         if value < least:
             raise ValueError(f"needs a whole number of at least {least}, not {value}")
+        if most is not None and value > most:
+            raise ValueError(f"needs a whole number of at most {most}, not {value}")
         return value
 
     return parse
@@ -208,10 +228,35 @@ def _size(raw: object) -> int | None:
 def _room(raw: object) -> int | None:
     if isinstance(raw, str) and raw.strip().lower() == "auto":
         return None
+    return _bounded(raw, "a size like 40GB, auto or 0")
+
+
+def _bounded(raw: object, what: str = "a size like 2GB, or 0") -> int:
     size = _size(raw)
     if size is None:
-        raise ValueError(f"needs a size like 40GB, auto or 0, not {raw!r}")
+        raise ValueError(f"needs {what}, not {raw!r}")
     return size
+
+
+def _some_bytes(raw: object) -> int:
+    size = _size(raw)
+    if not size:
+        raise ValueError(f"needs a size like 100MB, not {raw!r}")
+    return size
+
+
+def _origins(raw: object) -> tuple[str, ...]:
+    """Of a list, or of a text with commas between."""
+    given = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
+        raise ValueError(f"needs origins like https://app.example, with commas between, not {raw!r}")
+    origins = tuple(one.strip().rstrip("/") for one in given if one.strip())
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s,*]+", origin):
+            raise ValueError(
+                f"{origin!r} is no origin. Write it like https://app.example or http://localhost:3000, or *"
+            )
+    return origins
 
 
 def _seed(raw: object) -> int | None:
@@ -240,8 +285,26 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "disk_budget": _size,
     "host_memory": _size,
     "device_memory": _room,
+    "remote": _text,
     "codec": _one_of("none", "int8", "int8-kv8"),
     "dtype": _one_of("auto", "float32", "bfloat16", "float16"),
     "device": _text,
+    "conversation_memory": _bounded,
+    "host": _text,
+    "port": _whole(0, 65535),
+    "max_running": _whole(1),
+    "max_waiting": _whole(0),
+    "request_seconds": _number(0.0, 86400.0, low_open=True),
+    "grace_seconds": _number(0.0, 3600.0),
+    "no_keys": _yes_or_no,
+    "metrics_open": _yes_or_no,
+    "allowed_origins": _origins,
+    "max_body": _some_bytes,
+    "max_upload": _some_bytes,
+    "max_characters": _whole(1),
+    "parse_seconds": _whole(1),
+    "parse_memory": _some_bytes,
+    "log_format": _one_of("text", "json"),
+    "log_level": _one_of("debug", "info", "warning", "error"),
 }
 assert set(_PARSERS) == {field.name for field in fields(Settings)}

@@ -163,10 +163,21 @@ class PromptFormat:
         if not messages or not any(text.strip() for _, text in messages):
             raise BadInput("the conversation is empty: give at least one message with text")
         slots = {f"HYPIC0TURN{i}0END": text for i, (_, text) in enumerate(messages)}
-        rendered = self._render([(role, slot) for slot, (role, _) in zip(slots, messages, strict=True)])
+        try:
+            rendered = self._render([(role, slot) for slot, (role, _) in zip(slots, messages, strict=True)])
+        except Exception as error:
+            raise BadInput(
+                f"the model's chat template refuses these messages: {error}. Most want a user's message first, then "
+                "the assistant's and the user's in turn"
+            ) from error
         first_user = next((s for s, (role, _) in zip(slots, messages, strict=True) if role != "system"), None)
         cut = rendered.index(first_user) if first_user else 0
         return Prompt.build(self._fill(rendered[:cut], slots), (), self._fill(rendered[cut:], slots))
+
+    def chat_follow_up(self, prompt: Prompt, answer_ids: Sequence[int], text: str) -> Prompt:
+        """The next turn of a plain conversation whose last prompt and answer are given: the user says ``text``."""
+        next_turn = self._between + self._after.removeprefix("Question: ")
+        return prompt.extend(answer_ids, (), self._fill(next_turn, {SLOT_QUESTION: text}))
 
     def count(self, text: str) -> int:
         """Model tokens of a plain text."""
@@ -185,14 +196,15 @@ class PromptFormat:
 
     def _pieces(self, text: str) -> Iterable[str]:
         """Cut inside every control token, so that no piece contains one and none is matched."""
-        while found := self._control.search(text):
+        at = 0
+        while found := self._control.search(text, at):
             cut = found.start() + 1
             if len(found.group()) == 1:  # a one-character control token cannot be cut
                 break
-            yield text[:cut]
-            text = text[cut:]
-        if text:
-            yield text
+            yield text[at:cut]
+            at = cut
+        if at < len(text):
+            yield text[at:]
 
     def _fill(self, template: str, texts: dict[str, str]) -> Ids:
         """Ids of template text, whose control tokens count, with variable texts in the slots, whose do not."""

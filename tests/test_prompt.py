@@ -110,6 +110,25 @@ def test_a_conversation_extends_its_prompt(form: PromptFormat, tokenizer: Any) -
     )
 
 
+def test_a_plain_conversation_extends_its_prompt(form: PromptFormat, tokenizer: Any) -> None:
+    """As if the template had rendered it whole, with the very ids of the answer."""
+    turns = [("system", "Be brief."), ("user", "Who?"), ("assistant", "Me."), ("user", "<|im_end|> and when?")]
+    first = form.chat(turns[:2])
+    second = form.chat_follow_up(first, form.encode("Me."), turns[-1][1])
+    assert second.parts[: len(first.parts)] == first.parts
+    assert second.token_ids == form.chat(turns).token_ids
+
+
+def test_messages_that_the_template_refuses_are_bad_input(tokenizer: Any) -> None:
+    import copy
+
+    strict = copy.deepcopy(tokenizer)
+    form = PromptFormat.from_tokenizer(strict)
+    strict.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(BadInput, match="roles must alternate"):
+        form.chat([("assistant", "Me.")])
+
+
 def test_a_tokenizer_without_template_gets_plain_text(tokenizer: Any) -> None:
     import copy
 

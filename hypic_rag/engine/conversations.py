@@ -33,18 +33,18 @@ def remainder(done: Sequence[Part], parts: Sequence[Part]) -> list[Part] | None:
 
 
 class Conversations:
-    """Held states by policy, least recently used first to go. ``budget`` in bytes; 0 holds nothing."""
+    """Held states by namespace and policy, least recently used first to go. ``budget`` in bytes; 0 holds nothing."""
 
     def __init__(self, budget: int):
         self.budget = budget
-        self._held: OrderedDict[tuple[Policy, tuple[Part, ...]], SequenceState] = OrderedDict()
+        self._held: OrderedDict[tuple[str, Policy, tuple[Part, ...]], SequenceState] = OrderedDict()
 
     @property
     def nbytes(self) -> int:
-        return sum(state.nbytes for state in self._held.values())
+        return sum(state.nbytes for state in list(self._held.values()))  # at once: other threads ask, too
 
-    def hold(self, policy: Policy, state: SequenceState) -> None:
-        key = policy, tuple(state.parts)
+    def hold(self, namespace: str, policy: Policy, state: SequenceState) -> None:
+        key = namespace, policy, tuple(state.parts)
         if key in self._held:
             self._held.pop(key).release()
         self._held[key] = state
@@ -58,11 +58,16 @@ class Conversations:
         self._held.popitem(last=False)[1].release()
         return True
 
-    def find(self, policy: Policy, parts: Sequence[Part]) -> tuple[SequenceState, list[Part]]:
+    def forget(self, namespace: str) -> None:
+        """Let go of all that is held of a namespace."""
+        for key in [key for key in self._held if key[0] == namespace]:
+            self._held.pop(key).release()
+
+    def find(self, namespace: str, policy: Policy, parts: Sequence[Part]) -> tuple[SequenceState, list[Part]]:
         """The longest held state that ``parts`` begin with (not to be changed), or a new one; what is left to run."""
         best, left = SequenceState(), list(parts)
         for key, state in self._held.items():
-            rest = remainder(state.parts, parts) if key[0] == policy else None
+            rest = remainder(state.parts, parts) if key[:2] == (namespace, policy) else None
             if rest is not None and state.position > best.position:
                 best, left, found = state, rest, key
         if best.position:

@@ -1,11 +1,12 @@
 """SegmentEngine: from prompts to tokens, over cached segments, for any number of requests at once."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from hypic_rag.engine.rotary import context_length
 from hypic_rag.engine.segments import Fetched, Segments
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.errors import BadInput, ContextTooLong
+from hypic_rag.fair_lock import FairLock
 from hypic_rag.prompt import Ids, Kind, Part, Prompt, PromptFormat
 
 if TYPE_CHECKING:
@@ -46,7 +48,21 @@ DEFAULT_CONVERSATION_BYTES = 512 << 20
 
 
 class NeverFits(BadInput):
-    """A request is larger than the device's pools."""
+    """A request is larger than the device's pools. It alone has ended."""
+
+    def __init__(self, request_id: int, message: str):
+        super().__init__(message)
+        self.request_id = request_id
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A prompt to be begun. limit: tokens that may follow it. namespace: whose entries and conversations it may use."""
+
+    prompt: Prompt
+    policy: Policy
+    limit: int
+    namespace: str
 
 
 class SegmentEngine:
@@ -76,11 +92,11 @@ class SegmentEngine:
     ):
         """model: loaded with ``attn_implementation="hypic"``; its linear mixers are swapped in place.
 
-        namespace: a tenant's salt in every key. codec: how entries are stored, and so what answers are made of: "none"
-        (as computed), "int8", "int8-kv8". deterministic: one segment a prefill pass, so that an entry's bits
-        do not depend on what was prefilled beside it. conversation_budget: bytes of end states held for next turns.
-        device_memory: bytes of the GPU for cached segments and running requests (None: most of what is free; 0: no
-        pools there, and no kernels). graphs: whether passes on a GPU are captured as CUDA graphs.
+        namespace: a tenant's salt in every key (see ``within``). codec: how entries are stored, and so what answers are
+        made of: "none" (as computed), "int8", "int8-kv8". deterministic: one segment a prefill pass, so that an entry's
+        bits do not depend on what was prefilled beside it. conversation_budget: bytes of end states held for next
+        turns. device_memory: bytes of the GPU for cached segments and running requests (None: most of what is free; 0:
+        no pools there, and no kernels). graphs: whether passes on a GPU are captured as CUDA graphs.
         Raises BadInput for an unknown codec.
         """
         self.codec = codec_named(codec)
@@ -107,19 +123,20 @@ class SegmentEngine:
             rope=self.layout.rope_settings,
             isolation_prefix=(),
             codec=codec,
-            namespace=namespace,
         )
+        self.namespace = namespace
         self.conversations = Conversations(conversation_budget)
-        self._lock = threading.RLock()
+        self._lock = FairLock()
         self.runner = runner_for(self.model, self.layout, device_memory, graphs)
         if self.runner is not None:
             self.cache.attach(self.runner.pool, self._lock)
             if self.device.type == "cuda":
                 self.cache.page_lock()
         chunked = (False, None) if self.runner is None else (self.runner.in_chunks, self.runner.prefill_bytes)
-        self.segments = Segments(self.model, self.layout, self.cache, template, deterministic, *chunked)
+        whole = Segments(self.model, self.layout, self.cache, template, deterministic, *chunked)
+        self.use_segments(whole)
         self._requests: dict[int, Request] = {}
-        self._next_id = 0
+        self._ids = count()
 
     @classmethod
     def from_pretrained(
@@ -147,6 +164,22 @@ class SegmentEngine:
             tokenizer_fingerprint=found.tokenizer_fingerprint,
             **options,
         )
+
+    def within(self, namespace: str) -> "SegmentEngine":
+        """The same engine for another tenant: it finds and makes entries, and resumes conversations, of this namespace
+        alone. Model, memory, budgets and the requests under way are shared."""
+        view = copy(self)
+        view.namespace = namespace
+        return view
+
+    def use_segments(self, segments: Segments) -> None:
+        """Find and make entries by these, in whatever namespace they are asked for."""
+        self._segments_of = lru_cache(maxsize=128)(segments.within)
+
+    @property
+    def segments(self) -> Segments:
+        """Of this namespace."""
+        return self._segments_of(self.namespace)
 
     @property
     def families(self) -> dict[str, int]:
@@ -193,24 +226,48 @@ class SegmentEngine:
         for part in parts:
             self._check_length(len(part.ids), "a segment")
             self._check_rotation(len(part.ids), policy, "a segment")
-        with self._lock:
+        # On a GPU, what is written has to be copied from there first, which no other pass may cut into.
+        with nullcontext() if self.device.type == "cpu" else self._lock:
             return self.segments.ensure(
                 [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None],
                 policy.isolation_prefix,
                 on_progress,
+                self._lock,
             )
+
+    def forget(self, digests: Iterable[str] | None = None) -> None:
+        """Drop these entries of the namespace (None: all that it has) from every tier, and the conversations that it
+        holds. Requests under way keep what they use until they end; what they hold or make then is not dropped."""
+        if digests is None:
+            self.cache.discard_namespace(self.namespace)
+        else:
+            self.cache.discard(digests)
+        with self._lock:
+            self.conversations.forget(self.namespace)
+        self.segments.key.cache_clear()  # its keys hold token ids
 
     def add_request(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> int:
         """Queue a prompt; ``step`` runs it. Returns its id. Raises ContextTooLong."""
-        self._check_prompt(prompt, policy or self.policy)
+        self.check_prompt(prompt, policy or self.policy)
         return self._enqueue(prompt, sampling, policy).id
+
+    def check_prompt(self, prompt: Prompt, policy: Policy) -> None:
+        """Raises what ``add_request`` would: ContextTooLong, BadInput."""
+        for part in prompt.parts:
+            self._check_ids(part.ids, "the prompt")
+        self._check_ids(policy.isolation_prefix, "the isolation prefix")
+        self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
+        self._check_rotation(prompt.n_tokens, policy, "the prompt")
 
     @property
     def has_work(self) -> bool:
         return bool(self._requests)
 
     def step(self) -> list[StepOutput]:
-        """Advance every request by one token, in one pass: new ones from their prompt, the others by their last."""
+        """Advance every request by one token, in one pass: new ones from their prompt, the others by their last.
+
+        Raises NeverFits for one of them, and what failed a pass for all: then none is under way any more.
+        """
         with self._lock:
             requests = list(self._requests.values())
             if not requests:
@@ -249,7 +306,7 @@ class SegmentEngine:
         self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None
     ) -> Iterator[StreamEvent]:
         """The answer as it comes; leaving the loop early cancels the request. Raises ContextTooLong at once."""
-        self._check_prompt(prompt, policy or self.policy)
+        self.check_prompt(prompt, policy or self.policy)
         return self._stream(prompt, sampling, policy)
 
     def score(self, prompt: Prompt, answer: str | Sequence[int], policy: Policy | None = None) -> Score:
@@ -264,10 +321,10 @@ class SegmentEngine:
         self._check_ids(ids, "the answer")
         self._check_length(prompt.n_tokens + len(ids), "prompt and answer")
         self._check_rotation(prompt.n_tokens + len(ids) - 1, policy, "prompt and answer")
-        self._check_prompt(prompt, policy)
+        self.check_prompt(prompt, policy)
         with self._lock:
             began = time.perf_counter()
-            [(active, report)] = self._begin([(prompt, policy, len(ids))], resume=False)
+            [(active, report)] = self._begin([Wanted(prompt, policy, len(ids), self.namespace)], resume=False)
             n = len(active.ids)
             active.rows(ids[:-1])
             [logits] = self._run([active], [range(n - 1, n + len(ids) - 1)])
@@ -304,15 +361,14 @@ class SegmentEngine:
             limit = min(limit, self.layout.switch_at - prompt.n_tokens + 1)  # the last drawn token is never run
         with self._lock:
             stream = TextStream(self.tokenizer, sampling.stop)
-            request = Request(self._next_id, prompt, sampling, policy, limit, stream, self._ends)
-            self._next_id += 1
+            request = Request(next(self._ids), prompt, sampling, policy, limit, stream, self._ends, self.namespace)
             self._requests[request.id] = request
             return request
 
     def _advance(self, requests: Sequence[Request]) -> list[StepOutput]:
         batch, new = [], []
         waiting = [request for request in requests if request.state is None]
-        begun = self._begin([(r.prompt, r.policy, r.limit) for r in waiting])
+        begun = self._begin([Wanted(r.prompt, r.policy, r.limit, r.namespace) for r in waiting])
         for request, (active, report) in zip(waiting, begun, strict=False):  # the last may have to wait for room
             request.state, request.report = active.state, report
             active.state.capacity = max(
@@ -339,71 +395,70 @@ class SegmentEngine:
             return self.runner.run(batch, keep)
         return assemble.run(self.model, self.layout, batch, keep)
 
-    def _begin(
-        self, prompts: Sequence[tuple[Prompt, Policy, int]], resume: bool = True
-    ) -> list[tuple[assemble.Active, Report]]:
-        """Resume or start a state for each (prompt, policy, tokens that may follow), with its cached parts placed and
-        its rows laid out; where a device's pools have room for the first ones only, for those."""
+    def _begin(self, wanted: Sequence[Wanted], resume: bool = True) -> list[tuple[assemble.Active, Report]]:
+        """Resume or start a state for each, with its cached parts placed and its rows laid out; where a device's pools
+        have room for the first ones only, for those."""
         started: list[tuple[SequenceState, list[Part]]] = []
-        for prompt, policy, _ in prompts:
-            parts = merge_live(prompt.parts, policy.mode)
-            again = resume and not self.layout.switches(prompt.n_tokens)
-            started.append(self.conversations.find(policy, parts) if again else (SequenceState(), parts))
+        for one in wanted:
+            parts = merge_live(one.prompt.parts, one.policy.mode)
+            again = resume and not self.layout.switches(one.prompt.n_tokens)
+            held = self.conversations.find(one.namespace, one.policy, parts) if again else None
+            started.append(held or (SequenceState(), parts))
         laid_out = []
         if self.runner is None:
-            fetched = self._fetch(
-                [(parts, policy) for (_, parts), (_, policy, _) in zip(started, prompts, strict=True)]
-            )
+            fetched = self._fetch([(parts, one) for (_, parts), one in zip(started, wanted, strict=True)])
             ms = 1e3 * sum(found.seconds for found in fetched.values())
-            for (state, parts), (prompt, policy, _) in zip(started, prompts, strict=True):
-                found = fetched[_shaped_by(policy)]
-                laid_out.append(self._lay_out(state.clone(), parts, found, prompt, policy, ms))
+            for (state, parts), one in zip(started, wanted, strict=True):
+                laid_out.append(self._lay_out(state.clone(), parts, fetched[_shaped_by(one)], one, ms))
         else:
-            for (state, parts), (prompt, policy, limit) in zip(started, prompts, strict=True):
-                placed = self._place(state, parts, prompt, policy, limit)
+            for (state, parts), one in zip(started, wanted, strict=True):
+                placed = self._place(state, parts, one)
                 if placed is None:
                     break
                 state, parts, found = placed
-                laid_out.append(self._lay_out(state, parts, found, prompt, policy, 1e3 * found.seconds))
+                laid_out.append(self._lay_out(state, parts, found, one, 1e3 * found.seconds))
         return laid_out
 
     def _lay_out(
-        self, state: SequenceState, parts: Sequence[Part], found: Fetched, prompt: Prompt, policy: Policy, ms: float
+        self, state: SequenceState, parts: Sequence[Part], found: Fetched, wanted: Wanted, ms: float
     ) -> tuple[assemble.Active, Report]:
+        prompt, policy = wanted.prompt, wanted.policy
         resumed = state.position
         active = assemble.lay_out(state, parts, found.entries, policy, self.device)
         state.parts = merge_live(prompt.parts, policy.mode)
         missed = {p for p in parts if p in found.uses and found.uses[p].tier is None}
-        uses = _uses(prompt, parts, found.uses, policy)
+        leading, uses = _uses(prompt, resumed, found.uses)
         computed = len(active.ids) + sum(len(part.ids) for part in missed)
-        return active, Report(policy, prompt.n_tokens, computed, resumed, uses, ms, 0.0)
+        return active, Report(policy, prompt.n_tokens, computed, resumed, uses, ms, 0.0, leading=leading)
 
     def _place(
-        self, state: SequenceState, parts: list[Part], prompt: Prompt, policy: Policy, limit: int
+        self, state: SequenceState, parts: list[Part], wanted: Wanted
     ) -> tuple[SequenceState, list[Part], Fetched] | None:
-        """A state like ``state`` with room for the rows of ``parts`` and ``limit`` more, what is left to run, and its
-        cached parts, all in the device's pools. Held conversations give way; None where it still does not fit."""
+        """A state like ``state`` with room for the rows of ``parts`` and those that may follow, what is left to run,
+        and its cached parts, all in the device's pools. Held conversations give way; None where it still does not
+        fit."""
         assert self.runner is not None
         while True:
-            placed = self._try_to_place(state, parts, policy, limit, self.runner)
+            placed = self._try_to_place(state, parts, wanted, self.runner)
             if placed is not None:
                 return placed[0], parts, placed[1]
             if not self.conversations.drop():
                 return None
             if state.position and state.held is None:  # gave way itself
-                state, parts = SequenceState(), merge_live(prompt.parts, policy.mode)
+                state, parts = SequenceState(), merge_live(wanted.prompt.parts, wanted.policy.mode)
 
     def _try_to_place(
-        self, state: SequenceState, parts: Sequence[Part], policy: Policy, limit: int, runner: "Runner"
+        self, state: SequenceState, parts: Sequence[Part], wanted: Wanted, runner: "Runner"
     ) -> tuple[SequenceState, Fetched] | None:
         own = len(state.row_positions)
-        seams = [(part, assemble.cached_seam(part, policy)) for part in parts]
-        n_tokens = own + limit + sum(len(part.ids) if seam is None else seam for part, seam in seams)
+        seams = [(part, assemble.cached_seam(part, wanted.policy)) for part in parts]
+        n_tokens = own + wanted.limit + sum(len(part.ids) if seam is None else seam for part, seam in seams)
         held = Held.take(runner.pool, n_tokens) if state.held is None else state.held.copy(own, n_tokens)
         if held is None:
             return None
-        wanted = [(part, seam) for part, seam in seams if seam is not None]
-        found = self.segments.place(wanted, policy.isolation_prefix, runner.pool, runner.dead_below)
+        cached = [(part, seam) for part, seam in seams if seam is not None]
+        segments = self._segments_of(wanted.namespace)
+        found = segments.place(cached, wanted.policy.isolation_prefix, runner.pool, runner.dead_below)
         if found is None:
             held.release()
             return None
@@ -417,18 +472,19 @@ class SegmentEngine:
         self._drop(request)
         assert self.runner is not None
         request.error = error = NeverFits(
+            request.id,
             f"a prompt of {request.prompt.n_tokens} tokens does not fit in the {format_bytes(self.runner.pool.budget)} "
-            "of the device's pools. Give them more with --device-memory, or use fewer or shorter documents"
+            "of the device's pools. Give them more with --device-memory, or use fewer or shorter documents",
         )
         return error
 
-    def _fetch(self, wanted: Sequence[tuple[Sequence[Part], Policy]]) -> dict[tuple[int, Ids], Fetched]:
-        """What the cached parts of several prompts became, by what of their policies shapes entries."""
-        groups: dict[tuple[int, Ids], list[tuple[Part, int]]] = {}
-        for parts, policy in wanted:
-            group = groups.setdefault(_shaped_by(policy), [])
-            group += [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None]
-        return {(seam, prefix): self.segments.fetch(group, prefix) for (seam, prefix), group in groups.items()}
+    def _fetch(self, wanted: Sequence[tuple[Sequence[Part], Wanted]]) -> dict[tuple[int, Ids, str], Fetched]:
+        """What the cached parts of several prompts became, by what shapes their entries."""
+        groups: dict[tuple[int, Ids, str], list[tuple[Part, int]]] = {}
+        for parts, one in wanted:
+            group = groups.setdefault(_shaped_by(one), [])
+            group += [(part, seam) for part in parts if (seam := assemble.cached_seam(part, one.policy)) is not None]
+        return {shape: self._segments_of(shape[2]).fetch(group, shape[1]) for shape, group in groups.items()}
 
     def _continued(self, request: Request) -> assemble.Active:
         """The rows of a request under way: its last token, or all where that makes its keys' rotation another."""
@@ -449,7 +505,7 @@ class SegmentEngine:
             return
         if request.error is None and not self.layout.switches(request.state.position):
             request.state.parts = merge_live(request.parts_run, request.policy.mode)
-            self.conversations.hold(request.policy, request.state)
+            self.conversations.hold(request.namespace, request.policy, request.state)
         else:
             request.state.release()
 
@@ -458,17 +514,10 @@ class SegmentEngine:
         if request.state is not None:
             request.state.release()
 
-    def _check_prompt(self, prompt: Prompt, policy: Policy) -> None:
-        for part in prompt.parts:
-            self._check_ids(part.ids, "the prompt")
-        self._check_ids(policy.isolation_prefix, "the isolation prefix")
-        self._check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
-        self._check_rotation(prompt.n_tokens, policy, "the prompt")
-
     def _check_ids(self, ids: Sequence[int], what: str) -> None:
         if not ids:
             return
-        are_whole, least, greatest = _extremes(tuple(ids))
+        are_whole, least, greatest = _extremes(self.namespace, tuple(ids))
         if not are_whole or least < 0 or greatest >= self._vocabulary:
             raise BadInput(
                 f"{what} has token ids outside the model's vocabulary of {self._vocabulary}: "
@@ -491,27 +540,32 @@ class SegmentEngine:
 
 
 @lru_cache(maxsize=512)  # documents come again and again, and a long prompt takes a millisecond
-def _extremes(ids: Ids) -> tuple[bool, int, int]:
-    """Whether all are whole numbers, the least and the greatest."""
+def _extremes(namespace: str, ids: Ids) -> tuple[bool, int, int]:
+    """Whether all are whole numbers, the least and the greatest. namespace: so that the time that it takes tells no
+    tenant what another has sent."""
     are_whole = all(issubclass(kind, Integral) for kind in set(map(type, ids)))
     return (True, min(ids), max(ids)) if are_whole else (False, 0, 0)
 
 
-def _shaped_by(policy: Policy) -> tuple[int, Ids]:
-    return policy.seam_tokens, policy.isolation_prefix
+def _shaped_by(wanted: Wanted) -> tuple[int, Ids, str]:
+    return wanted.policy.seam_tokens, wanted.policy.isolation_prefix, wanted.namespace
 
 
 def _uses(
-    prompt: Prompt, parts: Sequence[Part], uses: dict[Part, SegmentUse], policy: Policy
-) -> tuple[SegmentUse, ...]:
-    """One record a document of the prompt, in order; those that ``parts`` no longer has were resumed."""
-    documents = [part for part in prompt.parts if part.kind == "document"]
-    n_resumed = 0
-    if policy.mode == "hypic":
-        n_resumed = len(documents) - sum(part.kind == "document" for part in parts)
-    return tuple(
-        SegmentUse(len(part.ids), "conversation")
-        if i < n_resumed
-        else uses.get(part, SegmentUse(len(part.ids), "live"))
-        for i, part in enumerate(documents)
-    )
+    prompt: Prompt, n_resumed: int, uses: dict[Part, SegmentUse]
+) -> tuple[SegmentUse | None, tuple[SegmentUse, ...]]:
+    """Of the leading segment, where there is one, and of each document of the prompt, in order.
+
+    n_resumed: tokens that an earlier turn had run.
+    """
+    leading, documents, end = None, [], 0
+    for part in prompt.parts:
+        end += len(part.ids)
+        use = uses.get(part, SegmentUse(len(part.ids), "live"))
+        if end <= n_resumed:
+            use = SegmentUse(len(part.ids), "conversation")
+        if part.kind == "leading":
+            leading = use
+        elif part.kind == "document":
+            documents.append(use)
+    return leading, tuple(documents)

@@ -9,7 +9,7 @@ from hypic_rag.engine.policy import Policy
 
 @dataclass(frozen=True)
 class SegmentUse:
-    """One document segment of a prompt.
+    """One leading or document segment of a prompt.
 
     tier: ``device``, ``host`` or ``disk`` where it came from the cache, ``conversation`` where an earlier turn's state
     held it, ``live`` where it was run as rows (short segments, full mode), None where it was missing and prefilled;
@@ -27,6 +27,7 @@ class Report:
 
     computed_tokens: rows run for the prompt and tokens prefilled for missing segments. ttft_ms runs from the
     prompt's ids to the first token's id, both on the host, and contains prefill_ms and assemble_ms.
+    segments: of the documents, in the prompt's order.
     """
 
     policy: Policy
@@ -38,6 +39,7 @@ class Report:
     assemble_ms: float
     ttft_ms: float = 0.0
     decode_ms: float = 0.0
+    leading: SegmentUse | None = None
 
     @property
     def cached_tokens(self) -> int:
@@ -46,7 +48,7 @@ class Report:
     @property
     def n_from_cache(self) -> int:
         """Document segments that were not computed for this prompt."""
-        return sum(use.tier in ("device", "host", "disk", "conversation") for use in self.segments)
+        return sum(use.tier in ("device", "host", "disk", "remote", "conversation") for use in self.segments)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Request:
     limit: int
     stream: TextStream
     ends: frozenset[int]
+    namespace: str = ""
     began: float = field(default_factory=time.perf_counter)
     tokens: list[int] = field(default_factory=list)
     outputs: deque[StepOutput] = field(default_factory=deque)

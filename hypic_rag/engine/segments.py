@@ -4,7 +4,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,7 @@ from hypic_rag.engine.prefill import MAX_ROWS, MAX_ROWS_IN_CHUNKS, packs, prefil
 from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part
 
+_NO_LOCK = nullcontext()
 WRITERS = 4  # entries that are stored at once: most of a write is waiting for the disk
 
 Kept = TypeVar("Kept")
@@ -68,6 +70,13 @@ class Segments:
         self._fitting: WeakSet[Entry] = WeakSet()  # seen before: of a large model a look takes 0.2 ms
         self._beside = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None
 
+    def within(self, namespace: str) -> "Segments":
+        """The same for another namespace."""
+        other = copy(self)
+        other.template = replace(self.template, namespace=namespace)
+        other.key = lru_cache(maxsize=512)(other._key)
+        return other
+
     def _key(self, part: Part, seam: int, prefix: Ids = ()) -> SegmentKey:
         """prefix: the policy's isolation prefix, which a leading segment does not get."""
         assert part.kind != "live"
@@ -96,6 +105,7 @@ class Segments:
                 if resident is None:
                     absent.append((part, key))
                 else:
+                    self.cache.touch(key)
                     use(part, resident)
                     placed.uses[part] = SegmentUse(len(part.ids), "device")
             missing = []
@@ -104,7 +114,7 @@ class Segments:
                 if found is None:
                     missing.append((part, key))
                     continue
-                resident = pool.put(key.digest, found, dead_below)
+                resident = pool.put(key.digest, found, dead_below, key.namespace)
                 if resident is None:
                     return None
                 use(part, resident)
@@ -113,7 +123,7 @@ class Segments:
             for passed in self._make(missing, self.cache.store, self.codec.encode):
                 for one in passed:
                     undo.callback(_drop_unless_stored, pool, one.key.digest, one.storing)
-                    resident = pool.put(one.key.digest, self.codec.decode(one.entry), dead_below)
+                    resident = pool.put(one.key.digest, self.codec.decode(one.entry), dead_below, one.key.namespace)
                     if resident is None:
                         return None
                     use(one.part, resident)
@@ -124,7 +134,7 @@ class Segments:
                 first = self.cache.lookup(key, self.model.device)  # another's copy came before, and is the one to use
                 if isinstance(first, Hit):
                     pool.discard(key.digest)
-                    resident = pool.put(key.digest, first.entry, dead_below)
+                    resident = pool.put(key.digest, first.entry, dead_below, key.namespace)
                     if resident is None:
                         return None
                     placed.entries[part] = resident  # pins are by digest
@@ -173,10 +183,11 @@ class Segments:
         wanted: Sequence[tuple[Part, int]],
         prefix: Ids = (),
         on_progress: Callable[[int, int], None] | None = None,
+        lock: AbstractContextManager[object] = _NO_LOCK,
     ) -> PrefillReport:
         """Make what no tier has, without reading what one has; at most two passes of entries are on the model's device.
 
-        All are stored when this returns.
+        lock: of the model, held for every pass but not while its entries are written. All are stored at the end.
         """
         began = time.perf_counter()
         unique = {part: self.key(part, seam, prefix) for part, seam in wanted}
@@ -185,7 +196,7 @@ class Segments:
         n_bytes = 0
         if on_progress:
             on_progress(done, len(unique))
-        for stored in self._stored(missing):
+        for stored in self._stored(missing, lock):
             n_bytes += stored.entry.nbytes
             done += 1
             if on_progress:
@@ -193,14 +204,14 @@ class Segments:
         n_tokens = sum(len(part.ids) for part, _ in missing)
         return PrefillReport(len(unique), n_hits, len(missing), n_tokens, n_bytes, time.perf_counter() - began)
 
-    def _stored(self, missing: Missing) -> Iterator[Stored]:
+    def _stored(self, missing: Missing, lock: AbstractContextManager[object]) -> Iterator[Stored]:
         """Of each in turn, soon after it is stored."""
 
         def store(key: SegmentKey, entry: Entry) -> Stored:
             return self.cache.store(key, self.codec.encode(entry))
 
         storing: deque[Future[Stored]] = deque()
-        for made in self._make(missing, store):
+        for made in self._make(missing, store, lock=lock):
             storing += [one.storing for one in made]
             while storing and storing[0].done():
                 yield storing.popleft().result()
@@ -212,6 +223,7 @@ class Segments:
         missing: Missing,
         store: Callable[[SegmentKey, Entry], Kept],
         change: Callable[[Entry], Entry] = lambda entry: entry,
+        lock: AbstractContextManager[object] = _NO_LOCK,
     ) -> Iterator[list[Made[Kept]]]:
         """Pass after pass, as packed; ``store`` runs beside, on what ``change`` gives. At the end all are stored.
 
@@ -227,8 +239,9 @@ class Segments:
                 keys = [missing[i][1] for i in pack]
                 ids, seams = [key.token_ids for key in keys], [key.seam_tokens for key in keys]
                 prefixes = [key.isolation_prefix for key in keys]
-                made = prefill(self.model, self.layout, ids, seams, prefixes, self.in_chunks)
-                entries = [change(entry) for entry in made]
+                with lock:
+                    made = prefill(self.model, self.layout, ids, seams, prefixes, self.in_chunks)
+                    entries = [change(entry) for entry in made]
                 ready = None if self._beside is None else torch.cuda.current_stream(self.model.device).record_event()
                 passed = [
                     Made(missing[i][0], key, entry, writers.submit(self._when_ready, ready, store, key, entry))

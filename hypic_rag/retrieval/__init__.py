@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hypic_rag.retrieval.embedder import Embedder as Embedder
     from hypic_rag.retrieval.events import SegmentsAssembled as SegmentsAssembled
+    from hypic_rag.retrieval.ingest import plan_documents as plan_documents
     from hypic_rag.retrieval.ingest import plan_ingest as plan_ingest
     from hypic_rag.retrieval.ingest import run_ingest as run_ingest
     from hypic_rag.retrieval.llm import HypicLLM as HypicLLM
@@ -24,6 +25,7 @@ _MODULES = {
     "SegmentsAssembled": "events",
     "Store": "store",
     "StoreRetriever": "retriever",
+    "plan_documents": "ingest",
     "plan_ingest": "ingest",
     "run_ingest": "ingest",
 }

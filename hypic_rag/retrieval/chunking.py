@@ -1,5 +1,6 @@
 """Documents to chunks, measured in the model's own tokens."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +12,10 @@ from hypic_rag.errors import BadInput
 
 DEFAULT_CHUNK_TOKENS = 512
 MIN_CHUNK_TOKENS = 64
+
+# As it stands, without LlamaIndex's instrumentation around it, which drops every exception that comes while it takes
+# note of a call: also a KeyboardInterrupt, and the ingestion would go on.
+_split_text: Callable[[SentenceSplitter, str], list[str]] = inspect.unwrap(SentenceSplitter.split_text)
 
 
 class SegmentFormat(Protocol):
@@ -53,7 +58,7 @@ def split_document(
     # Tokens of a whole are not the sum of the tokens of its parts, so what the splitter made is measured.
     pieces = [
         part.strip()
-        for piece in splitter.split_text(text)
+        for piece in _split_text(splitter, text)
         for part in _fitting(piece, lambda part: len(format.document(part, title)), max_tokens)
     ]
     return [Chunk(title, piece, ordinal) for ordinal, piece in enumerate(filter(None, pieces))]

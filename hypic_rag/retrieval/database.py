@@ -36,6 +36,12 @@ class Database:
         with self._lock:
             self.connection.close()
 
+    def compact(self) -> None:
+        """What was deleted leaves the log too, in which the pages before a deletion still stand; not while another
+        process reads."""
+        with self._lock, damage_reported(self.folder):
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One consistent view for everything read inside. Inside ``writing`` it is part of that "

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hypic_rag.errors import BadInput, ModelNotReady
+from hypic_rag.fair_lock import FairLock
 
 Vectors = npt.NDArray[np.float32]
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
@@ -31,7 +31,7 @@ class Embedder:
     """
 
     def __init__(self, name: str | os.PathLike[str] = DEFAULT_EMBEDDER):
-        self._lock = threading.Lock()
+        self._lock = FairLock()  # a question waits for what is being embedded, not for all that will be
         given = os.fspath(name)
         if given in DEFAULT_ALIASES:
             self.name = DEFAULT_EMBEDDER
@@ -84,6 +84,12 @@ class Embedder:
     def embed_query(self, text: str) -> Vectors:
         """(dimension,) float32 of length 1."""
         return np.asarray(self.embed([text])[0], np.float32)
+
+    def n_tokens(self, texts: Sequence[str]) -> int:
+        """Of the embedder's own tokenizer, without the marks that it puts around a text."""
+        with self._lock:
+            ids = self._model.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        return sum(map(len, ids))
 
     def _embed(self, texts: Sequence[str], on_progress: Callable[[int, int], None] | None) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)

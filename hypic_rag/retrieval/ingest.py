@@ -4,19 +4,21 @@ Killed at any moment, the store stays whole: a document's old version answers un
 committed, and the next run goes on where this one stopped.
 """
 
+import sys
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_ingest
+from hypic_rag.retrieval.pace import Pace
+from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_documents, plan_ingest
 from hypic_rag.retrieval.readers import ReadFailure
 from hypic_rag.retrieval.segments import PASSES, PackedPrefill, stored_segment
 from hypic_rag.retrieval.store import NeedsVectors, Store, Swap
 from hypic_rag.retrieval.vectors import Vectors
 
-__all__ = ["IngestPlan", "IngestProgress", "IngestReport", "plan_ingest", "run_ingest"]
+__all__ = ["IngestPlan", "IngestProgress", "IngestReport", "plan_documents", "plan_ingest", "run_ingest"]
 
 BATCH_CHUNKS = 64
 
@@ -24,13 +26,14 @@ BATCH_CHUNKS = 64
 @dataclass(frozen=True)
 class IngestProgress:
     """documents: committed, of all. tokens: prefilled (or passed over for want of room), of all to
-    prefill.
+    prefill. n_prefilled: segments.
     """
 
     n_documents: int
     total_documents: int
     n_tokens: int
     total_tokens: int
+    n_prefilled: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,18 @@ def run_ingest(
     plan: IngestPlan,
     prefill: Literal["all", "none"] = "all",
     on_progress: Callable[[IngestProgress], None] | None = None,
+    pace: Pace | None = None,
 ) -> IngestReport:
     """Carries out a plan, document by document, and returns what was done.
 
-    prefill "none" only indexes: segments are then computed when they are first asked for.
+    prefill "none" only indexes: segments are then computed when they are first asked for. pace: for a run beside
+    which others use the engine and the embedder; what its turn raises ends the run, and the store stays whole.
     A plan that another process has overtaken still does the right thing: one copy of each document remains.
     """
     if prefill not in ("all", "none"):
         raise BadInput(f"prefill is 'all' or 'none', not {prefill!r}")
     start = time.perf_counter()
-    run = _Run(plan, on_progress)
+    run = _Run(plan, on_progress, pace or Pace())
     run.remove()
     # Makes room first; but what a document of this run has again (a renamed file) stays.
     run.discard_gone(except_for={pair for planned in plan.documents for pair in planned.chunks})
@@ -118,11 +123,12 @@ def _batches(documents: Sequence[PlannedDocument], max_tokens: int) -> Iterator[
 
 
 class _Run:
-    def __init__(self, plan: IngestPlan, on_progress: Callable[[IngestProgress], None] | None):
+    def __init__(self, plan: IngestPlan, on_progress: Callable[[IngestProgress], None] | None, pace: Pace):
         self.plan = plan
         self.store: Store = plan.store
         self.on_progress = on_progress
-        self.packed = PackedPrefill(plan.engine, self.store.folder, self._tokens_done)
+        self.pace = pace
+        self.packed = PackedPrefill(plan.engine, self.store.folder, self._tokens_done, pace)
         self.n_added = self.n_removed = self.n_documents = self.n_tokens = 0
         self.total_tokens = plan.prefill_tokens
 
@@ -164,8 +170,14 @@ class _Run:
         pairs = list(dict.fromkeys(pairs))
         if not pairs:
             return {}
-        texts = [f"{title}\n{text}" if title else text for title, text in pairs]
-        return dict(zip(pairs, self.store.embedder.embed(texts), strict=True))
+        vectors: dict[Pair, Vectors] = {}
+
+        def embed(some: Sequence[Pair]) -> None:
+            texts = [f"{title}\n{text}" if title else text for title, text in some]
+            vectors.update(zip(some, self.store.embedder.embed(texts), strict=True))
+
+        self.pace.run("embed", pairs, lambda pair: len(pair[1]), sys.maxsize, embed)
+        return vectors
 
     def _tokens_done(self, n_tokens: int) -> None:
         self.n_tokens += n_tokens
@@ -174,5 +186,11 @@ class _Run:
     def _report(self) -> None:
         if self.on_progress is not None:
             self.on_progress(
-                IngestProgress(self.n_documents, len(self.plan.documents), self.n_tokens, self.total_tokens)
+                IngestProgress(
+                    self.n_documents,
+                    len(self.plan.documents),
+                    self.n_tokens,
+                    self.total_tokens,
+                    self.packed.n_prefilled + self.packed.n_hits,
+                )
             )

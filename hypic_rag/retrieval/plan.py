@@ -1,13 +1,14 @@
 """What an ingestion will do, before it does it."""
 
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.chunking import split_document
+from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path
 from hypic_rag.retrieval.readers.document import path_text
 from hypic_rag.retrieval.segments import ColdSegment, cold_segments, room_bytes
@@ -110,6 +111,30 @@ def plan_ingest(store: Store, engine: "SegmentEngine", paths: Sequence[str | os.
         skipped=tuple(failure for failure in not_read if failure.skipped),
         room_bytes=room_bytes(engine.cache, store.folder),
     )
+
+
+def plan_documents(
+    store: Store,
+    engine: "SegmentEngine",
+    documents: Iterable[SourceDocument],
+    source: str,
+    pace: Pace | None = None,
+) -> IngestPlan:
+    """As ``plan_ingest``, of documents that were read already: all that ``source`` (their metadata's path) has now.
+
+    Its stored documents that are not among them will be removed. pace: each document is a turn.
+    Raises StoreMismatch for another model.
+    """
+    store.check_engine(engine)
+    seen: set[str] = set()
+    planned: dict[str, PlannedDocument] = {}
+    turn = Pace().turn if pace is None else pace.turn
+    for document in documents:
+        with turn():
+            planned[document.doc_id] = _planned(store, engine, document, seen)
+    removed = (stored for stored in store.documents() if stored.source == source and stored.doc_id not in planned)
+    room = room_bytes(engine.cache, store.folder)
+    return IngestPlan(store, engine, tuple(planned.values()), tuple(removed), (), (), room)
 
 
 def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen: set[str]) -> PlannedDocument:

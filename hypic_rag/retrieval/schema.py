@@ -49,6 +49,7 @@ def connect(database: Path) -> sqlite3.Connection:
     """A connection that waits a minute for other writers; the caller serializes its threads."""
     connection = sqlite3.connect(database, timeout=60, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
     return connection
 
 

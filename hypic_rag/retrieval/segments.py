@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hypic_rag.retrieval.pace import Pace
+
 if TYPE_CHECKING:
     from hypic_rag.cache import SegmentCache, SegmentKey
     from hypic_rag.engine import Policy, SegmentEngine
@@ -71,26 +73,17 @@ class PackedPrefill:
     n_prefilled, n_hits (were there when their turn came), n_tokens (computed), n_cold (left), is_full.
     """
 
-    def __init__(self, engine: "SegmentEngine", folder: Path, on_tokens: Callable[[int], None]):
+    def __init__(self, engine: "SegmentEngine", folder: Path, on_tokens: Callable[[int], None], pace: Pace):
         self.engine = engine
+        self.pace = pace
         self.folder = folder
         self.on_tokens = on_tokens
         self.n_prefilled = self.n_hits = self.n_tokens = self.n_cold = 0
         self.is_full = False
 
     def run(self, segments: Sequence[ColdSegment]) -> None:
-        for pack in packs(segments, self.engine):
-            fitting = self._fitting(pack)
-            if fitting:
-                report = self.engine.prefill([segment.ids for segment in fitting], policy=caching(self.engine.policy))
-                # What the cache could not keep (a full or a read-only disk) is as cold as what was not made.
-                lost = sum(self.engine.cache.contains(segment.key) is None for segment in fitting)
-                self.n_prefilled += report.n_prefilled - lost
-                self.n_hits += report.n_hits
-                self.n_tokens += report.n_tokens
-                self.n_cold += lost
-            self.n_cold += len(pack) - len(fitting)
-            self.on_tokens(sum(len(segment.ids) for segment in pack))
+        most = PASSES * self.engine.pass_tokens
+        self.pace.run("prefill", segments, lambda segment: len(segment.ids), most, self._pack)
 
     def leading(self) -> None:
         """The system text's segment too, so that the first question computes nothing but itself."""
@@ -98,6 +91,19 @@ class PackedPrefill:
         room = room_bytes(self.engine.cache, self.folder)
         if ids and not self.is_full and self.engine.entry_bytes(len(ids)) + FILE_OVERHEAD <= room:
             self.engine.prefill([ids], kind="leading", policy=caching(self.engine.policy))
+
+    def _pack(self, pack: Sequence[ColdSegment]) -> None:
+        fitting = self._fitting(pack)
+        if fitting:
+            report = self.engine.prefill([segment.ids for segment in fitting], policy=caching(self.engine.policy))
+            # What the cache could not keep (a full or a read-only disk) is as cold as what was not made.
+            lost = sum(self.engine.cache.contains(segment.key) is None for segment in fitting)
+            self.n_prefilled += report.n_prefilled - lost
+            self.n_hits += report.n_hits
+            self.n_tokens += report.n_tokens
+            self.n_cold += lost
+        self.n_cold += len(pack) - len(fitting)
+        self.on_tokens(sum(len(segment.ids) for segment in pack))
 
     def _fitting(self, pack: Sequence[ColdSegment]) -> Sequence[ColdSegment]:
         if self.is_full:

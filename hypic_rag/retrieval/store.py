@@ -301,6 +301,10 @@ class Store:
             db.execute("DELETE FROM documents WHERE doc_id = ?", (doc_id,))  # its chunks go with it
         return n_chunks
 
+    def compact(self) -> None:
+        """Texts that were removed, and forgotten as gone, are in none of the store's files any more."""
+        self._database.compact()
+
     def forget_gone(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Strikes these off ``gone``, and with them all that are in use again."""
         with self._database.writing() as db:

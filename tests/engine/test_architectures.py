@@ -18,6 +18,7 @@ import two_stream
 from torch import Tensor
 
 from hypic_rag import Policy, Sampling, SegmentCache, SegmentEngine
+from hypic_rag.engine.engine import Wanted
 from hypic_rag.engine.layout import LinearLayer
 from hypic_rag.prompt import Part, Prompt
 
@@ -51,7 +52,7 @@ def prompt(*lengths: int, leading: int = 20) -> Prompt:
 
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
-    [(active, _)] = engine._begin([(prompt, policy, 1)], resume=False)
+    [(active, _)] = engine._begin([Wanted(prompt, policy, 1, "")], resume=False)
     return engine._run([active], [range(len(active.ids))])[0]
 
 

@@ -115,8 +115,9 @@ def test_a_conversation_resumes_where_it_ended(gdn_engine: SegmentEngine) -> Non
         rebuilt = forgetful.generate(second, Sampling(max_new_tokens=5))
         assert rebuilt.report.resumed_tokens == 0
         assert rebuilt.token_ids == turn.token_ids
-        if policy.mode == "hypic":
-            assert [use.tier for use in turn.report.segments] == ["conversation", None]
+        new = None if policy.mode == "hypic" else "live"
+        assert [use.tier for use in turn.report.segments] == ["conversation", new]
+        assert turn.report.leading and turn.report.leading.tier == "conversation"
 
 
 def test_a_conversation_can_branch(gdn_engine: SegmentEngine) -> None:
@@ -152,6 +153,40 @@ def test_namespaces_do_not_share() -> None:
     model = tiny.engine("qwen3_5_text", cache=cache, namespace="a")
     other = tiny.engine("qwen3_5_text", cache=cache, namespace="b")
     assert [engine.prefill([tiny.ids(50, 5)]).n_hits for engine in (model, other, model)] == [0, 0, 1]
+
+
+def test_tenants_of_one_engine_share_passes_and_nothing_else() -> None:
+    """Neither entries nor held conversations are found from another namespace; answers are those of each alone."""
+    engine = tiny.engine("qwen3_5_text")
+    a, b = engine.within("a"), engine.within("b")
+    ask, sampling = prompt(100, 40), Sampling(max_new_tokens=5)
+    first = a.generate(ask, sampling)
+    other = b.generate(ask, sampling)
+    assert [use.tier for use in other.report.segments] == [None, None]
+    follow_up = ask.extend((*first.token_ids, 2, 198), [tiny.ids(50, 50)], tiny.ids(9, 8))
+    assert engine.generate(follow_up, sampling).report.resumed_tokens == 0
+    assert a.generate(follow_up, sampling).report.resumed_tokens > 0
+    ids = [one.add_request(ask, sampling) for one in (engine, a, b)]
+    ended = {}
+    while engine.has_work:
+        ended |= {output.request_id: output.generation for output in b.step() if output.generation}
+    assert {ended[i].token_ids for i in ids} == {first.token_ids}
+
+
+def test_a_namespace_is_forgotten_and_others_are_not(gdn_engine: SegmentEngine) -> None:
+    engine = tiny.engine("qwen3_5_text")
+    a, b = engine.within("a"), engine.within("b")
+    ask, sampling = prompt(100, 40), Sampling(max_new_tokens=2)
+    for one in (a, b):
+        one.generate(ask, sampling)
+    one_of_a = a.segment_key(ask.documents[0]).digest
+
+    a.forget([one_of_a])
+    assert [use.tier for use in a.generate(ask, sampling).report.segments] == [None, "host"]  # and no conversation
+    a.forget()
+
+    assert [use.tier for use in a.generate(ask, sampling).report.segments] == [None, None]
+    assert b.generate(ask, sampling).report.n_from_cache == 2
 
 
 def test_the_forecast_of_bytes_is_exact(engine: SegmentEngine) -> None:

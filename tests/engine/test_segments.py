@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,6 +170,22 @@ def test_where_another_was_first_its_copy_is_placed(codec: str, monkeypatch: pyt
         assert all(torch.equal(views[name], t) for name, t in stored.tensors.items())
     pool.unpin(key.digest)
     assert not pool._pins and len(pool) == 1
+
+
+def test_what_the_pool_serves_is_not_evicted_below(tmp_path: Path) -> None:
+    """Found on the device, an entry is in use: a scan takes others out of memory and off the disk."""
+    engine = new_engine(cache=SegmentCache.open(tmp_path))
+    pool, cache = new_pool(engine), engine.cache
+    hot, *others = WANTED
+    engine.segments.ensure(WANTED[:3])
+    for _ in range(3):
+        assert engine.segments.place([hot], (), pool, 0.0) is not None
+    assert cache.disk is not None
+    cache.host.budget, cache.disk.budget = cache.nbytes("host"), cache.nbytes("disk")
+    engine.segments.ensure(others)
+    key = engine.segments.key(*hot)
+    assert cache.contains(key) == "host" and cache.disk.contains(key.digest)
+    assert cache.host.n_evicted and cache.disk.n_evicted
 
 
 @pytest.mark.parametrize("codec", CODECS)

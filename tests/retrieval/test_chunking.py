@@ -4,6 +4,9 @@ import random
 
 import pytest
 from fake_engine import tokenizer
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index_instrumentation import root_dispatcher
+from llama_index_instrumentation.span_handlers.base import BaseSpanHandler
 
 from hypic_rag.errors import BadInput
 from hypic_rag.prompt import PromptFormat
@@ -103,3 +106,23 @@ SIZES = {
 def test_impossible_sizes_are_refused(format, max_tokens, overlap, remedy):
     with pytest.raises(BadInput, match=remedy):
         split_document("", "text", format, max_tokens, overlap)
+
+
+class Noting(BaseSpanHandler):
+    """Notes the calls that LlamaIndex's instrumentation sees."""
+
+    def new_span(self, id_, *_, **__):
+        self.current_span_ids[id_] = id_
+
+    def prepare_to_exit_span(self, *_, **__): ...
+    def prepare_to_drop_span(self, *_, **__): ...
+
+
+def test_no_interrupt_is_lost_in_the_instrumentation(format, monkeypatch):
+    """It swallows whatever is raised while it takes note of a call, so there must be none."""
+    noting = Noting()
+    monkeypatch.setattr(root_dispatcher, "span_handlers", [noting])
+    split_document("T", prose(100), format, 64)
+    assert not noting.current_span_ids
+    SentenceSplitter().split_text("A text.")
+    assert len(noting.current_span_ids) == 1

@@ -28,9 +28,11 @@ def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
             for number in range(n_pages):
                 try:
                     pages.append(clean(reader.pages[number].extract_text()).strip())
+                except MemoryError:
+                    raise
                 except Exception as error:  # a damaged page raises nearly anything
                     yield ReadFailure(name, f"page {number + 1} of {n_pages} cannot be read: {_words(error)}")
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except DependencyError as error:
         yield ReadFailure(name, f"is encrypted in a way that needs another package: {_words(error)}")

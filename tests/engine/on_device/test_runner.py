@@ -21,6 +21,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 from hypic_rag import Policy, Sampling, SegmentEngine  # noqa: E402
 from hypic_rag.cache import Entry, Hit, LayerEntry  # noqa: E402
 from hypic_rag.cache.tiers.device import DevicePool  # noqa: E402
+from hypic_rag.engine.engine import Wanted  # noqa: E402
 from hypic_rag.errors import BadInput  # noqa: E402
 from hypic_rag.prompt import Part, Prompt  # noqa: E402
 
@@ -90,7 +91,7 @@ def in_torch(kind: str) -> SegmentEngine:
 
 def logits(engine: SegmentEngine, ask: Prompt, policy: Policy, resume: bool = False) -> torch.Tensor:
     """Of all active rows, on the CPU."""
-    [(active, _)] = engine._begin([(ask, policy, 1)], resume)
+    [(active, _)] = engine._begin([Wanted(ask, policy, 1, "")], resume)
     made = engine._run([active], [range(len(active.ids))])[0].float().cpu()
     active.state.release()
     return made

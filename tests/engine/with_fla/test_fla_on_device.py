@@ -19,6 +19,7 @@ if cases.DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 import fla_cases
 
 from hypic_rag import Policy, SegmentEngine
+from hypic_rag.engine.engine import Wanted
 from hypic_rag.prompt import Prompt
 
 SEAM, TOLERANCE = 4, 2e-4
@@ -28,7 +29,7 @@ ASK = Prompt.build(tiny.ids(5, 1), [tiny.ids(6, 6)], tiny.ids(4, 2))
 
 
 def logits(engine: SegmentEngine, policy: Policy) -> torch.Tensor:
-    [(active, _)] = engine._begin([(ASK, policy, 1)], resume=False)
+    [(active, _)] = engine._begin([Wanted(ASK, policy, 1, "")], resume=False)
     made = engine._run([active], [range(len(active.ids))])[0].float().cpu()
     active.state.release()
     return made
