@@ -1,12 +1,12 @@
 """Questions to a store, one after another: each turn finds documents and resumes from the turn before."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llama_index.core.schema import NodeWithScore
 
 from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
-from hypic_rag.prompt import Prompt, fit_documents
+from hypic_rag.prompt import Ids, Prompt, PromptFormat, fit_documents
 from hypic_rag.retrieval import HypicLLM, Store, StoreRetriever
 from hypic_rag.retrieval.question_log import log_question
 from hypic_rag.retrieval.rendering import title_and_text
@@ -104,9 +104,21 @@ class Conversation:
         if self._prompt is None:
             return self._llm.documents_prompt(question, documents)
         segments = [self.engine.format.document(text, title) for title, text in documents]
-        whole = self.engine.format.follow_up(self._prompt, self._answer_ids, question, segments)
         room = self.engine.context_length - self.sampling.max_new_tokens
-        prompt, n_dropped = fit_documents(whole, room)
-        if n_dropped > len(new) or prompt.n_tokens > room:
-            raise OutOfContext(whole.n_tokens, self.engine.context_length)
+        prompt, n_dropped = follow_up(self.engine.format, self._prompt, self._answer_ids, question, segments, room)
+        if prompt.n_tokens > room:
+            raise OutOfContext(prompt.n_tokens, self.engine.context_length)
         return prompt, n_dropped
+
+
+def follow_up(
+    form: PromptFormat, before: Prompt, answer_ids: Sequence[int], question: str, documents: Sequence[Ids], room: int
+) -> tuple[Prompt, int]:
+    """The next turn, and how many of its documents were left out, the last first, to have at most ``room`` tokens.
+
+    Earlier turns stay whole, so that it may be longer even without any.
+    """
+    prompt, n_dropped = fit_documents(form.follow_up(before, answer_ids, question, documents), room)
+    if n_dropped > len(documents):
+        return form.follow_up(before, answer_ids, question), len(documents)
+    return prompt, n_dropped

@@ -19,7 +19,12 @@ def fields(settings: Settings) -> dict[str, Any]:
     with session.open_store(settings) as (engine, store):
         tiers = engine.cache.stats().tiers
         cache = {
-            name: {"n_entries": tier.n_entries, "n_bytes": tier.nbytes, "budget_bytes": tier.budget}
+            name: {
+                "n_entries": tier.n_entries,
+                "n_bytes": tier.nbytes,
+                "budget_bytes": tier.budget,
+                "trouble": tier.trouble,
+            }
             for name, tier in tiers.items()
         }
         return {**_about(settings, engine), "store": _store(store), "cache": cache}
@@ -54,6 +59,8 @@ def text(fields: dict[str, Any]) -> str:
     for name, tier in (fields["cache"] or {}).items():
         used = f"{format_bytes(tier['n_bytes'])} of {format_budget(tier['budget_bytes'])}"
         rows.append((f"cache, {name}", f"{tier['n_entries']} segments, {used}"))
+        if tier["trouble"]:
+            rows.append(("", tier["trouble"]))
     return "\n".join(f"{name:<12} {value}" for name, value in rows)
 
 

@@ -39,12 +39,13 @@ def open_engine(
     transformers.utils.logging.set_verbosity_error()
     if settings.model == "default":
         default_model.ensure(home(), progress=say)
-    with SegmentCache.open(segments, settings.host_memory, settings.disk_budget) as cache:
+    with SegmentCache.open(segments, settings.host_memory, settings.disk_budget, settings.remote) as cache:
         engine = SegmentEngine.from_pretrained(
             settings.model,
             cache=cache,
             policy=policy,
             codec=settings.codec,
+            conversation_budget=settings.conversation_memory,
             dtype=settings.torch_dtype,
             device=settings.torch_device,
             device_memory=settings.device_memory,

@@ -3,20 +3,26 @@
 import multiprocessing
 import os
 import sys
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-PRELOADED = ["hypic_apps.conversation", "hypic_apps.ingestion", "sentence_transformers"]
+PRELOADED = ["hypic_apps.conversation", "hypic_apps.ingestion", "hypic_apps.server.app", "sentence_transformers"]
 
 
 def start_command(home: Path, model: Path, said: Path, *arguments: str | Path) -> BaseProcess:
     """Starts ``hypic-rag ARGUMENTS``; what it prints and says goes to the file ``said``."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     environment = {"HYPIC_HOME": str(home), "HYPIC_MODEL": str(model)}
-    process = context.Process(target=_command, args=(environment, said, *map(str, arguments)))
+    process = forkserver().Process(target=_command, args=(environment, said, *map(str, arguments)))
     process.start()
     return process
+
+
+def forkserver() -> ForkServerContext:
+    """Processes made by it have what takes seconds to import."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
 
 
 def _command(environment: dict[str, str], said: Path, *arguments: str) -> None:

@@ -17,6 +17,7 @@ COMMANDS = {
     "audit": {"--questions", "--sample", "--seed", "--min-agreement", "--json", "--mode", "--seam-tokens"},
     "info": {"--json", "--codec", "--store", "--device", "--dtype"},
     "demo": {"--json", "--top-k", "--model"},
+    "serve": {"--host", "--port", "--max-running", "--request-seconds", "--no-keys", "--max-body", "--log-format"},
 }
 
 
@@ -91,11 +92,19 @@ def test_a_wrong_settings_file_is_bad_usage(home: Path) -> None:
     assert "Did you mean top_k" in " ".join(done.stderr.split())
 
 
+def test_keys_are_commands_of_two_words() -> None:
+    done = run("keys", "-h")
+    assert done.returncode == 0 and all(f"\n  {word} " in done.stdout for word in ("add", "list", "revoke"))
+    assert {"--tenant", "--operator", "--name"} <= set(run("keys", "add", "-h").stdout.split())
+
+
 FAILS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "no store": (lambda home: ["ask", "who?"], "make one with hypic-rag ingest"),
     "no such path": (lambda home: ["ingest", str(home / "nothing")], "there is no file or folder"),
     "calibrate on nothing": (lambda home: ["calibrate", "--data", str(home / "nothing")], "there is no file or folder"),
     "audit without questions": (lambda home: ["audit"], "no question was logged"),
+    "no such key": (lambda home: ["keys", "revoke", "beef"], "hypic-rag keys add makes one"),
+    "serve the network without keys": (lambda home: ["serve", "--host", "0.0.0.0"], "Make one first"),
     "chat without a store": (lambda home: ["chat"], "make one with hypic-rag ingest"),
 }
 

@@ -1,6 +1,6 @@
 """``hypic-rag``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_apps.cli import ask, audit, calibrate, chat, demo, info, ingest
+from hypic_apps.cli import ask, audit, cache, calibrate, chat, demo, info, ingest, keys, serve
 from hypic_rag import command_line
 
 START = """Start here:
@@ -10,11 +10,21 @@ START = """Start here:
 """
 
 app = command_line.make_app(
-    (ingest, ask, chat, calibrate, audit, info, demo),
+    (ingest, ask, chat, serve, calibrate, audit, info, demo),
     START,
     about="Ask your documents. Every chunk is prefilled once; answers are assembled from cached segments.",
     epilog="Settings: HYPIC_HOME/config.toml, then HYPIC_NAME in the environment, then --name. "
     "Everything is kept under HYPIC_HOME (~/.hypic-rag).",
+)
+command_line.add_group(app, "keys", (keys.add, keys.list_, keys.revoke), about="Who may use the server: API keys.")
+command_line.add_group(
+    app,
+    "cache",
+    (
+        *(cache.ls, cache.stat, cache.why, cache.pin, cache.unpin),
+        *(cache.evict, cache.verify, cache.gc, cache.export, cache.import_),
+    ),
+    about="The segments on disk, of a store or of the server: list, explain, pin, evict, check, move.",
 )
 
 

@@ -1,0 +1,37 @@
+"""``hypic-rag serve``: the engine behind HTTP."""
+
+from hypic_apps.cli import options
+from hypic_rag.config import Settings
+
+# Collections have their own place, HYPIC_HOME/server.
+PLACE = tuple(name for name in options.PLACE if name != "store")
+
+
+@options.with_settings(
+    *options.SERVER, *options.OPERATION, *options.POLICY, "top_k", "chunk_tokens", *options.SAMPLING, *PLACE
+)
+def run(settings: Settings) -> None:
+    """Serve an OpenAI-compatible API, collections of documents, and a web page."""
+    from hypic_apps import session
+    from hypic_apps.server import logs, serving
+    from hypic_apps.server.exposure import check_exposure
+    from hypic_apps.server.keys import Keys
+    from hypic_rag.config import home
+
+    folder = home() / "server"
+    keys = Keys(folder)
+    check_exposure(settings, keys.exist)  # before the model, which takes seconds to load
+    keys.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    logs.set_up(settings.log_format, settings.log_level)
+    listener = serving.bound_socket(settings.host, settings.port)
+    host, port = listener.getsockname()[:2]
+    with session.open_engine(settings, folder / "segments") as engine:
+        from hypic_apps.server.loop import EngineLoop
+        from hypic_apps.server.service import Service
+        from hypic_rag.retrieval import Embedder
+
+        loop = EngineLoop(engine, settings.max_running, settings.max_waiting)
+        service = Service(settings, folder, engine, Embedder(settings.embedder or "default"), loop)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        serving.serve(service, listener, lambda: session.say(f"serving on {address}"))

@@ -1,0 +1,1 @@
+"""The engine behind HTTP, for many people at once: ``hypic-rag serve``."""

@@ -1,0 +1,35 @@
+"""GET /v1/server: what runs here, and how full it is."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from hypic_apps.server.models import policy_told
+from hypic_apps.server.service import Service, service
+from hypic_rag import __version__
+
+router = APIRouter()
+
+
+@router.get("/v1/server")
+async def server(found: Annotated[Service, Depends(service)]) -> dict[str, Any]:
+    stats = await asyncio.to_thread(found.engine.cache.stats)  # asks the disk tier's index
+    return {
+        "version": __version__,
+        "model": found.engine.model_name,
+        "policy": policy_told(found),
+        "context_length": found.engine.context_length,
+        "tiers": {
+            name: {
+                "n_entries": tier.n_entries,
+                "nbytes": tier.nbytes,
+                "budget": tier.budget,
+                "hits": tier.hits,
+                "state": tier.state,  # "ok" or "degraded"; why is in the log, as it may name folders
+            }
+            for name, tier in stats.tiers.items()
+        },
+        "running": found.loop.n_running,
+        "waiting": found.loop.n_waiting,
+    }

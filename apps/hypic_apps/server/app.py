@@ -1,0 +1,57 @@
+"""The application: routes over one Service."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, FastAPI
+
+from hypic_apps.server import (
+    about,
+    chat,
+    collection_routes,
+    completions,
+    embeddings,
+    errors,
+    files,
+    models,
+    page,
+    scrape,
+)
+from hypic_apps.server.loop import EngineStopped
+from hypic_apps.server.middleware import middleware
+from hypic_apps.server.service import Service, service
+
+
+def create_app(made: Service) -> FastAPI:
+    """The service's engine loop runs while the application does."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        made.loop.start()
+        await asyncio.to_thread(made.collections.start)
+        yield
+        await asyncio.to_thread(made.loop.close, made.settings.grace_seconds)
+        made.preparing.close()
+        await asyncio.to_thread(made.collections.close)
+        made.keys.close()
+
+    # Without the pages that show the schema: they load scripts from elsewhere. /openapi.json has it.
+    app = FastAPI(title="hypic-rag", lifespan=lifespan, middleware=middleware(made), docs_url=None, redoc_url=None)
+    app.state.service = made
+    errors.install(app)
+    for part in (about, chat, completions, embeddings, models, collection_routes, files, page, scrape):
+        app.include_router(part.router, responses=errors.RESPONSES)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/ready")
+    async def ready(found: Annotated[Service, Depends(service)]) -> dict[str, object]:
+        if not found.loop.is_alive:
+            raise errors.ShuttingDown() if found.loop.is_closing else EngineStopped()
+        return {"status": "ready", "running": found.loop.n_running, "waiting": found.loop.n_waiting}
+
+    return app

@@ -1,0 +1,95 @@
+"""POST /v1/chat/completions."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response
+
+from hypic_apps.server import answering, told
+from hypic_apps.server.bodies import AnswerRoute
+from hypic_apps.server.logs import arrival
+from hypic_apps.server.models import check_model
+from hypic_apps.server.schemas import ChatRequest
+from hypic_apps.server.schemas import Request as Fields
+from hypic_apps.server.service import Service, service
+from hypic_apps.server.streaming import EventStream, finished
+from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.turns import Message, Source
+from hypic_rag.config import Settings
+from hypic_rag.engine import Policy, Sampling
+
+router = APIRouter(route_class=AnswerRoute)
+
+
+@router.post("/v1/chat/completions", response_model=None)
+async def chat(
+    body: ChatRequest,
+    request: Request,
+    found: Annotated[Service, Depends(service)],
+    who: Annotated[Tenant, Depends(tenant)],
+    arrived: Annotated[float, Depends(arrival)],
+) -> Response:
+    """An answer to the last message; over documents, where some are given or a collection is named."""
+    check_model(found, body.model)
+    documents = body.documents and tuple(Source(one.title, one.text) for one in body.documents)
+    asked = answering.Asked(
+        tuple(Message("system" if one.role == "developer" else one.role, one.content) for one in body.messages),
+        policy_of(body, found.engine.policy),
+        sampling_of(body, found.settings),
+        body.max_completion_tokens or body.max_tokens,
+        documents or None,
+        body.collection,
+        body.top_k or found.settings.top_k,
+    )
+    answer = await answering.begin(found, who, arrived, partial(answering.prepare, found, who, asked))
+    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": found.engine.model_name}
+    if body.stream:
+        return EventStream(_chunks(answer, head, body.include_usage), answer.close)
+    text = await finished(request, answer)
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text, "refusal": None},
+        "logprobs": None,
+        "finish_reason": answer.generation.finish_reason,
+    }
+    head["object"] = "chat.completion"
+    return JSONResponse({**head, "choices": [choice], "usage": told.usage(answer), **told.about(answer)})
+
+
+async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage: bool) -> AsyncIterator[dict[str, Any]]:
+    head = {**head, "object": "chat.completion.chunk"}
+    none_yet = {"usage": None} if include_usage else {}
+
+    def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return {**head, "choices": [choice], **none_yet}
+
+    yield {**chunk({"role": "assistant", "content": ""}), "documents": told.documents(answer.ready)}
+    async for text in answer.texts():
+        yield chunk({"content": text})
+    usage = told.usage(answer)
+    yield {**chunk({}, answer.generation.finish_reason), **told.about(answer), "usage": usage}
+    if include_usage:
+        yield {**head, "choices": [], "usage": usage}
+
+
+def policy_of(body: Fields, policy: Policy) -> Policy:
+    """The server's, with what the request gives. Raises BadInput."""
+    given = {"mode": body.mode, "seam_tokens": body.seam_tokens, "compose": body.compose}
+    return replace(policy, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+def sampling_of(body: Fields, settings: Settings) -> Sampling:
+    """The server's, with what the request gives; ``max_new_tokens`` is decided by the prompt. Raises BadInput."""
+    return Sampling(
+        settings.max_new_tokens,
+        settings.temperature if body.temperature is None else body.temperature,
+        settings.top_p if body.top_p is None else body.top_p,
+        settings.seed if body.seed is None else body.seed,
+        tuple(body.stop or ()),
+    )

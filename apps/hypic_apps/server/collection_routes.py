@@ -1,0 +1,51 @@
+"""``/v1/collections``: made, listed, searched, deleted."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
+
+from hypic_apps.server.bodies import JsonRoute
+from hypic_apps.server.service import Service, service
+from hypic_apps.server.tenants import Tenant, tenant
+
+router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=JsonRoute)
+Serving = Annotated[Service, Depends(service)]
+Asking = Annotated[Tenant, Depends(tenant)]
+MOST_FOUND = 100
+
+
+class NewCollection(BaseModel):
+    name: str
+
+
+@router.post("", status_code=201)
+def create(new: NewCollection, serving: Serving, asking: Asking) -> dict[str, Any]:
+    return serving.collections.create(asking, new.name)
+
+
+@router.get("")
+def listed(serving: Serving, asking: Asking) -> dict[str, Any]:
+    return {"object": "list", "data": serving.collections.all(asking)}
+
+
+@router.get("/{name}")
+def one(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
+    return serving.collections.get(asking, name)
+
+
+@router.delete("/{name}")
+def delete(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
+    """Its files, texts, vectors and segments are gone when this answers."""
+    return {"id": serving.collections.delete(asking, name), "object": "collection", "deleted": True}
+
+
+@router.get("/{name}/search")
+def search(
+    name: str, serving: Serving, asking: Asking, q: str, k: Annotated[int, Query(ge=1, le=MOST_FOUND)] = 5
+) -> dict[str, Any]:
+    found = serving.collections.retriever(asking, name).retrieve(q, k)
+    data = [
+        {"file_id": one.file_id, "title": one.title, "text": one.text, "similarity": one.similarity} for one in found
+    ]
+    return {"object": "list", "data": data}

@@ -1,0 +1,302 @@
+"""The collections of tenants: their files, what is found in them, and how they are removed without a trace."""
+
+import contextlib
+import fcntl
+import logging
+import re
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hypic_apps.server.database import FINISHED, Database
+from hypic_apps.server.errors import ApiError
+from hypic_apps.server.jobs import Jobs
+from hypic_apps.server.loop import EngineLoop
+from hypic_apps.server.metrics import Metrics
+from hypic_apps.server.parsing import Limits
+from hypic_apps.server.removal import Removal
+from hypic_apps.server.stores import Stores
+from hypic_apps.server.tenants import Tenant
+from hypic_apps.server.turns import Source
+from hypic_apps.server.uploads import Upload
+from hypic_rag.config import Settings
+from hypic_rag.engine import SegmentEngine
+from hypic_rag.errors import BadInput, StoreMismatch
+from hypic_rag.retrieval import Embedder, Store
+from hypic_rag.retrieval.readers.document import clean
+
+log = logging.getLogger(__name__)
+
+NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
+FILE_FIELDS = (
+    "id", "filename", "bytes", "created_at", "status", "error", "n_documents", "n_chunks", "n_segments", "n_prefilled",
+    "tokens_done", "tokens_total",
+)  # fmt: skip
+
+
+class NotFound(ApiError):
+    def __init__(self, kind: str, name: str):
+        super().__init__(404, f"there is no {kind} {name[:80]!r}", code=f"{kind}_not_found", param=kind)
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """A collection to be asked. namespace: of the segments of its chunks."""
+
+    collections: "Collections"
+    id: str
+    folder: Path
+    namespace: str
+
+    def retrieve(self, question: str, top_k: int) -> list[Source]:
+        """The nearest chunks, the nearest first; blocks. Raises BadInput for an empty question, ApiError."""
+        return self.collections.retrieve(self, question, top_k)
+
+
+class Collections:
+    """For any number of threads; every method may block. ``start`` it, and ``close`` it at the end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        engine: SegmentEngine,
+        embedder: Embedder,
+        loop: EngineLoop,
+        database: Database,
+        metrics: Metrics,
+    ):
+        self.uploads = folder / "uploads"
+        self.max_upload = settings.max_upload
+        self._folder, self._engine, self._embedder, self._loop, self._database = (
+            folder, engine, embedder, loop, database
+        )  # fmt: skip
+        self._metrics = metrics
+        self._stores = Stores(engine, embedder, settings.chunk_tokens)
+        self._jobs = Jobs(
+            database, self._stores, engine, self.uploads, self._folder_of, Limits.of(settings),
+            is_busy=lambda: loop.n_running + loop.n_waiting > 0, metrics=metrics,
+        )  # fmt: skip
+        self.removal = Removal(
+            folder, self.uploads, database, self._stores, self._jobs, engine, loop.serves, self._folder_of
+        )
+        self._lock: IO[str] | None = None
+
+    def start(self) -> None:
+        """Finishes what a server that ended had begun. Raises BadInput where another server is at work here."""
+        self.uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = (self._folder / "server.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise BadInput(
+                f"another hypic-rag serve uses {self._folder}: end it, or give this one a HYPIC_HOME of its own"
+            ) from error
+        if removed := self._engine.cache.gc():  # of a server that was killed while it wrote
+            log.info("%d segments that were half written or half removed are gone", len(removed))
+        self.removal.finish()
+        self._jobs.start()
+        self.removal.start()
+
+    def close(self) -> None:
+        self.removal.close()
+        self._jobs.close()
+        self._stores.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    # collections
+
+    def create(self, tenant: Tenant, name: str) -> dict[str, Any]:
+        if not NAME.fullmatch(name):
+            raise ApiError(
+                400, f"{name[:80]!r} is no name for a collection: use up to 64 letters, digits, dots, _ and -",
+                param="name",
+            )  # fmt: skip
+        try:
+            with self._database.writing() as db:
+                db.execute(
+                    "INSERT INTO collections (id, tenant, name, created_at) VALUES (?, ?, ?, ?)",
+                    (f"col-{uuid.uuid4().hex}", tenant.id, name, int(time.time())),
+                )
+        except sqlite3.IntegrityError:
+            raise ApiError(409, f"there is a collection {name!r} already", code="collection_exists") from None
+        return self.get(tenant, name)
+
+    def all(self, tenant: Tenant) -> list[dict[str, Any]]:
+        with self._database.reading() as db:
+            query = "SELECT * FROM collections WHERE tenant = ? AND NOT deleting ORDER BY created_at, name"
+            rows = db.execute(query, (tenant.id,)).fetchall()
+            files = [self._files(db, row["id"]) for row in rows]
+        n_bytes = self._n_bytes()
+        return [
+            _collection(row, of_row, n_bytes.get(tenant.namespace(row["id"]), 0))
+            for row, of_row in zip(rows, files, strict=True)
+        ]
+
+    def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
+        with self._database.reading() as db:
+            row = _found(db, tenant, name)
+            files = self._files(db, row["id"])
+        return _collection(row, files, self._n_bytes().get(tenant.namespace(row["id"]), 0))
+
+    def delete(self, tenant: Tenant, name: str) -> str:
+        """Returns its id. From here on it is gone for its tenant, whatever happens; a server that is killed meanwhile
+        removes the rest when it starts again."""
+        with self._database.writing() as db:
+            row = _found(db, tenant, name)
+            db.execute("UPDATE collections SET deleting = 1 WHERE id = ?", (row["id"],))
+        self.removal.of_collection(tenant, row["id"])
+        return str(row["id"])
+
+    def retriever(self, tenant: Tenant, name: str) -> Retriever:
+        """Raises NotFound."""
+        with self._database.reading() as db:
+            found = str(_found(db, tenant, name)["id"])
+        return Retriever(self, found, self._folder_of(tenant.id, found), tenant.namespace(found))
+
+    def retrieve(self, asked: Retriever, question: str, top_k: int) -> list[Source]:
+        question = clean(question).strip()
+        if not question:
+            raise BadInput("the question is empty: ask something")
+        if top_k < 1:
+            raise BadInput(f"top_k is {top_k}; give 1 or more")
+        if not Stores.exists(asked.folder):
+            return []
+        vector = self._embedder.embed_query(question)
+        try:
+            with self._store(asked.folder) as store:
+                found = store.search(vector, top_k)
+        except BadInput:
+            if Stores.exists(asked.folder):
+                raise
+            return []  # removed meanwhile
+        with self._database.reading() as db:
+            query = "SELECT id FROM files WHERE collection_id = ? AND status NOT IN ('deleting', 'failed')"
+            here = {row["id"] for row in db.execute(query, (asked.id,))}
+        return [
+            Source(one.chunk.title, one.chunk.text, one.similarity, one.metadata["file_id"], one.metadata["filename"])
+            for one in found
+            if one.metadata["file_id"] in here
+        ]
+
+    # files
+
+    def check(self, tenant: Tenant, name: str) -> None:
+        """Raises NotFound."""
+        with self._database.reading() as db:
+            _found(db, tenant, name)
+
+    def add(self, tenant: Tenant, name: str, uploads: Sequence[Upload]) -> list[dict[str, Any]]:
+        """Files that lie in ``uploads`` are the collection's from here on, or are removed."""
+        try:
+            with self._database.writing() as db:
+                collection = _found(db, tenant, name)
+                db.executemany(
+                    "INSERT INTO files (id, collection_id, filename, bytes, created_at) VALUES (?, ?, ?, ?, ?)",
+                    [(one.id, collection["id"], one.filename, one.nbytes, int(time.time())) for one in uploads],
+                )
+        except BaseException:
+            for upload in uploads:
+                upload.path.unlink(missing_ok=True)
+            raise
+        for upload in uploads:
+            self._metrics.uploaded(upload.nbytes)
+        self._jobs.notice()
+        return [self.file(tenant, name, upload.id) for upload in uploads]
+
+    def files(self, tenant: Tenant, name: str) -> list[dict[str, Any]]:
+        with self._database.reading() as db:
+            return self._files(db, _found(db, tenant, name)["id"])
+
+    def file(self, tenant: Tenant, name: str, file_id: str) -> dict[str, Any]:
+        with self._database.reading() as db:
+            return self._file(_found_file(db, tenant, name, file_id))
+
+    def delete_file(self, tenant: Tenant, name: str, file_id: str) -> None:
+        """As ``delete``."""
+        with self._database.reading() as db:
+            row = _found_file(db, tenant, name, file_id)
+        folder = self._folder_of(tenant.id, row["collection_id"])
+        if Stores.exists(folder):
+            with self._store(folder):  # refused before anything is marked, where it cannot be opened
+                pass
+        with self._database.writing() as db:
+            row = _found_file(db, tenant, name, file_id)
+            db.execute("UPDATE files SET status = 'deleting' WHERE id = ?", (file_id,))
+        self.removal.of_file(tenant, row["collection_id"], file_id)
+
+    @contextlib.contextmanager
+    def _store(self, folder: Path) -> Iterator[Store]:
+        """Of a collection that has one already."""
+        try:
+            with self._stores.use(folder) as store:
+                yield store
+        except StoreMismatch as error:
+            raise ApiError(
+                409,
+                f"the collection was made with another model or embedder than the server has now: {error}",
+                code="collection_mismatch",
+            ) from error
+
+    # rows
+
+    def _folder_of(self, tenant_id: str, collection_id: str) -> Path:
+        return self._folder / "collections" / tenant_id / collection_id
+
+    def _files(self, db: sqlite3.Connection, collection_id: str) -> list[dict[str, Any]]:
+        query = "SELECT * FROM files WHERE collection_id = ? AND status != 'deleting' ORDER BY n"
+        return [self._file(row) for row in db.execute(query, (collection_id,)).fetchall()]
+
+    def _file(self, row: sqlite3.Row) -> dict[str, Any]:
+        changes = self._jobs.changes(row["id"]) if row["status"] not in FINISHED else {}
+        return {"object": "file", **{name: changes.get(name, row[name]) for name in FILE_FIELDS}}
+
+    def _n_bytes(self) -> dict[str, int]:
+        disk = self._engine.cache.disk
+        return {} if disk is None else {name: nbytes for name, (_, nbytes) in disk.by_namespace().items()}
+
+
+def _found(db: sqlite3.Connection, tenant: Tenant, name: str) -> sqlite3.Row:
+    query = "SELECT * FROM collections WHERE tenant = ? AND name = ? AND NOT deleting"
+    row: sqlite3.Row | None = db.execute(query, (tenant.id, clean(name))).fetchone()
+    if row is None:
+        raise NotFound("collection", name)
+    return row
+
+
+def _found_file(db: sqlite3.Connection, tenant: Tenant, name: str, file_id: str) -> sqlite3.Row:
+    query = "SELECT * FROM files WHERE collection_id = ? AND id = ? AND status != 'deleting'"
+    row: sqlite3.Row | None = db.execute(query, (_found(db, tenant, name)["id"], clean(file_id))).fetchone()
+    if row is None:
+        raise NotFound("file", file_id)
+    return row
+
+
+def _collection(row: sqlite3.Row, files: Sequence[dict[str, Any]], nbytes: int) -> dict[str, Any]:
+    n_done = sum(file["status"] in FINISHED for file in files)
+    total = {
+        name: sum(file[name] for file in files) for name in ("n_documents", "n_chunks", "tokens_done", "tokens_total")
+    }
+    return {
+        "id": row["id"],
+        "object": "collection",
+        "name": row["name"],
+        "created_at": row["created_at"],
+        "n_files": len(files),
+        "n_documents": total["n_documents"],
+        "n_chunks": total["n_chunks"],
+        "bytes": nbytes,
+        "status": "ready" if n_done == len(files) else "working",
+        "progress": {
+            "n_done": n_done,
+            "n_total": len(files),
+            "tokens_done": total["tokens_done"],
+            "tokens_total": total["tokens_total"],
+        },
+    }

@@ -1,0 +1,56 @@
+"""POST /v1/embeddings: the vectors that collections are searched with."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+
+from hypic_apps.server.bodies import JsonRoute
+from hypic_apps.server.models import check_name
+from hypic_apps.server.schemas import EmbeddingRequest
+from hypic_apps.server.service import Service, service
+from hypic_apps.server.streaming import ClientGone
+from hypic_rag.retrieval.embedder import BATCH, DEFAULT_ALIASES, DEFAULT_EMBEDDER, Embedder, Vectors
+
+router = APIRouter(route_class=JsonRoute)
+
+
+@router.post("/v1/embeddings", response_model=None)
+async def embeddings(body: EmbeddingRequest, request: Request, found: Annotated[Service, Depends(service)]) -> Response:
+    embedder = found.embedder
+    check_name(body.model, (embedder.name, *(DEFAULT_ALIASES if embedder.name == DEFAULT_EMBEDDER else ())))
+    vectors: list[Vectors] = []
+    n_tokens = 0
+    for start in range(0, len(body.input), BATCH):  # between batches others get their turn
+        if await request.is_disconnected():
+            raise ClientGone()
+        made, n = await asyncio.to_thread(_embed, embedder, body.input[start : start + BATCH])
+        vectors += list(made)
+        n_tokens += n
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    head = {"object": "list", "model": embedder.name, "usage": usage}
+    content = await asyncio.to_thread(_json, head, vectors, body.encoding_format)
+    return Response(content, media_type="application/json")
+
+
+def _json(head: dict[str, Any], vectors: Sequence[Vectors], encoding: str) -> str:
+    """Vector by vector: the encoder keeps the interpreter to itself, and for a million numbers that is seconds."""
+    data = ",".join(
+        json.dumps({"object": "embedding", "index": i, "embedding": _encoded(vector, encoding)})
+        for i, vector in enumerate(vectors)
+    )
+    return f'{json.dumps(head)[:-1]}, "data": [{data}]}}'
+
+
+def _embed(embedder: Embedder, texts: list[str]) -> tuple[Vectors, int]:
+    return embedder.embed(texts), embedder.n_tokens(texts)
+
+
+def _encoded(vector: Vectors, encoding: str) -> str | list[float]:
+    if encoding == "base64":
+        return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+    return [float(value) for value in vector]

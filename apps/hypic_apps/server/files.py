@@ -1,0 +1,45 @@
+"""``/v1/collections/NAME/files``: sent, listed, deleted."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.concurrency import run_in_threadpool
+
+from hypic_apps.server.service import Service, service
+from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.uploads import receive
+
+router = APIRouter(prefix="/v1/collections/{name}/files", tags=["files"])
+Serving = Annotated[Service, Depends(service)]
+Asking = Annotated[Tenant, Depends(tenant)]
+PARTS = {"type": "array", "items": {"type": "string", "format": "binary"}}
+BODY = {"schema": {"type": "object", "properties": {"file": PARTS}, "required": ["file"]}}
+
+
+@router.post(
+    "", status_code=202, openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": BODY}}}
+)
+async def send(name: str, request: Request, serving: Serving, asking: Asking) -> dict[str, Any]:
+    """What was answered is on the disk: it will be ingested, also if the server is killed now."""
+    collections = serving.collections
+    await run_in_threadpool(collections.check, asking, name)
+    content_type = request.headers.get("content-type", "")
+    uploads = await receive(request.stream(), content_type, collections.uploads, collections.max_upload)
+    return {"object": "list", "data": await run_in_threadpool(collections.add, asking, name, uploads)}
+
+
+@router.get("")
+def listed(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
+    return {"object": "list", "data": serving.collections.files(asking, name)}
+
+
+@router.get("/{file_id}")
+def one(name: str, file_id: str, serving: Serving, asking: Asking) -> dict[str, Any]:
+    return serving.collections.file(asking, name, file_id)
+
+
+@router.delete("/{file_id}")
+def delete(name: str, file_id: str, serving: Serving, asking: Asking) -> dict[str, Any]:
+    """Its texts, vectors and segments are gone when this answers."""
+    serving.collections.delete_file(asking, name, file_id)
+    return {"id": file_id, "object": "file", "deleted": True}

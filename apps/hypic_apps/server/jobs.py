@@ -1,0 +1,318 @@
+"""Files in the background: read, split, embedded and prefilled, while questions are answered."""
+
+import contextlib
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypic_apps.server import parsing
+from hypic_apps.server.database import Database
+from hypic_apps.server.errors import ApiError
+from hypic_apps.server.metrics import Metrics
+from hypic_apps.server.parsing import Limits, NotRead, Stopped
+from hypic_apps.server.stores import Stores
+from hypic_apps.server.tenants import Tenant
+from hypic_rag.engine import SegmentEngine
+from hypic_rag.errors import HypicError
+from hypic_rag.fair_lock import FairLock
+from hypic_rag.retrieval import plan_documents, run_ingest
+from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress
+from hypic_rag.retrieval.pace import Pace
+from hypic_rag.retrieval.readers import SourceDocument
+from hypic_rag.retrieval.segments import stored_segment
+from hypic_rag.retrieval.store import Store
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4  # tenants whose files are taken at once; one file of a tenant at a time
+BITE_SECONDS = 0.25  # that a question may have to wait for what is being ingested; at least a segment, a text
+PATIENCE = 3.0  # while requests are under way, ingestion pauses so many times as long as it works
+PART_CHARACTERS = 20_000  # a longer document is split, embedded and stored in parts of as many
+PARSED = ".parsed"
+COUNTS = ("n_documents", "n_chunks", "n_segments", "n_prefilled", "tokens_done", "tokens_total")
+
+
+@dataclass(eq=False)
+class Job:
+    """A file and what of its row has changed since it was read."""
+
+    id: str
+    filename: str
+    collection_id: str
+    tenant: Tenant
+    changes: dict[str, Any] = field(default_factory=dict)
+    n_warm: int = 0  # segments that were in the cache before
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def namespace(self) -> str:
+        return self.tenant.namespace(self.collection_id)
+
+
+class Turns:
+    """One bite of ingestion at a time, whoever it is of; a minority of the time while ``is_busy``."""
+
+    def __init__(self, is_busy: Callable[[], bool]):
+        self._is_busy = is_busy
+        self._lock = FairLock()
+        self._ended, self._seconds = 0.0, 0.0  # of the last bite
+
+    @contextlib.contextmanager
+    def turn(self, stopped: threading.Event) -> Iterator[None]:
+        """Raises Stopped, also while it waits."""
+        with self._lock:
+            if self._is_busy():  # then for the whole pause: the next request comes as soon as the last has ended
+                stopped.wait(max(0.0, self._ended + PATIENCE * self._seconds - time.monotonic()))
+            if stopped.is_set():
+                raise Stopped
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                self._ended = time.monotonic()
+                self._seconds = self._ended - began
+
+
+class Jobs:
+    """Takes up files in the order of their arrival, of the tenant first who was served longest ago."""
+
+    def __init__(
+        self,
+        database: Database,
+        stores: Stores,
+        engine: SegmentEngine,
+        uploads: Path,
+        folder_of: Callable[[str, str], Path],
+        limits: Limits,
+        is_busy: Callable[[], bool],
+        metrics: Metrics,
+    ):
+        """folder_of: of a tenant's collection, by their ids. uploads: where the files lie until they are ready."""
+        self._database, self._stores, self._engine, self._uploads = database, stores, engine, uploads
+        self._folder_of, self._limits = folder_of, limits
+        self._turns, self._metrics = Turns(is_busy), metrics
+        self._changed = threading.Condition()
+        self._running: dict[str, Job] = {}
+        self._unrecorded: dict[str, Job] = {}  # ended, but the disk would not take it
+        self._served: dict[str, int] = {}  # tenant -> the number of its last turn
+        self._closing = False
+        self._threads = [threading.Thread(target=self._work, name=f"ingest-{i}", daemon=True) for i in range(WORKERS)]
+
+    def start(self) -> None:
+        """What a server that ended had begun is begun again."""
+        with self._database.writing() as db:
+            db.execute("UPDATE files SET status = 'queued' WHERE status IN ('parsing', 'prefilling')")
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Files under way are taken up again by the next server. Blocks for a bite."""
+        with self._changed:
+            self._closing = True
+            for job in self._running.values():
+                job.stopped.set()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def notice(self) -> None:
+        """There are new files."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def stop(self, file_id: str) -> None:
+        """Ends the work on a file that is marked as deleted, and waits until it has ended."""
+        with self._changed:
+            if job := self._running.get(file_id):
+                job.stopped.set()
+            self._changed.wait_for(lambda: file_id not in self._running)
+            self._unrecorded.pop(file_id, None)
+
+    def changes(self, file_id: str) -> dict[str, Any]:
+        """What of a file's row is newer than its row."""
+        job = self._running.get(file_id) or self._unrecorded.get(file_id)
+        return dict(job.changes) if job else {}
+
+    def upload(self, file_id: str) -> Path | None:
+        """Where its bytes lie, as long as it is not ready."""
+        found = [path for path in self._uploads.glob(f"{file_id}.*") if path.suffix != PARSED]
+        return found[0] if found else None
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                self._ingest(job)
+            except Stopped:
+                if not self._closing:
+                    self._metrics.ingested("cancelled")
+            except NotRead as error:
+                self._fail(job, str(error))
+            except (HypicError, ApiError, OSError) as error:
+                self._fail(job, str(error))
+            except Exception:
+                log.exception("ingesting %s failed", job.id)
+                self._fail(job, "the server could not ingest it; its log says why")
+            finally:
+                (self._uploads / f"{job.id}{PARSED}").unlink(missing_ok=True)
+                with self._changed:
+                    del self._running[job.id]
+                    self._changed.notify_all()
+
+    def _next(self) -> Job | None:
+        """None once the server closes."""
+        with self._changed:
+            while not self._closing:
+                try:
+                    job = self._waiting()
+                except (ApiError, HypicError):
+                    log.exception("the queue of files cannot be read")
+                    job = None
+                if job is not None:
+                    self._running[job.id] = job
+                    self._served[job.tenant.id] = max(self._served.values(), default=0) + 1
+                    return job
+                self._changed.wait(5.0)
+            return None
+
+    def _waiting(self) -> Job | None:
+        with self._database.reading() as db:
+            rows = db.execute(
+                "SELECT files.id, filename, collection_id, tenant, min(n) FROM files JOIN collections "
+                "ON collections.id = collection_id WHERE status = 'queued' AND NOT deleting "
+                f"AND files.id NOT IN ({','.join('?' * len(self._unrecorded))}) GROUP BY tenant",
+                list(self._unrecorded),
+            ).fetchall()
+        busy = {job.tenant.id for job in self._running.values()}
+        rows = [row for row in rows if row["tenant"] not in busy]
+        if not rows:
+            return None
+        row = min(rows, key=lambda row: (self._served.get(row["tenant"], 0), row["min(n)"]))
+        return Job(row["id"], row["filename"], row["collection_id"], Tenant(row["tenant"]))
+
+    def _ingest(self, job: Job) -> None:
+        self._record(job, status="parsing")
+        upload = self.upload(job.id)
+        if upload is None:
+            raise NotRead("its bytes are no longer there. Send it again")
+        parsed = self._uploads / f"{job.id}{PARSED}"
+        unread = parsing.parse(upload, parsed, self._limits, job.stopped)
+        pace = Pace(BITE_SECONDS, lambda: self._turns.turn(job.stopped))
+        engine = self._engine.within(job.namespace)
+        with self._stores.use(self._folder_of(job.tenant.id, job.collection_id), create=True) as store:
+            plan = self._plan(job, store, engine, parsed, pace)
+            parsed.unlink()
+            report = run_ingest(plan, on_progress=lambda progress: self._told(job, progress), pace=pace)
+        self._metrics.prefilled(report.prefill_tokens, report.n_prefilled)
+        self._finish(job, status="ready", error=f"not all could be read: {unread}" if unread else None)
+        self._metrics.ingested("ready")
+
+    def _plan(self, job: Job, store: Store, engine: SegmentEngine, parsed: Path, pace: Pace) -> IngestPlan:
+        read: set[str] = set()
+
+        def documents() -> Iterator[SourceDocument]:
+            for n, (title, text, metadata) in enumerate(parsing.documents(parsed), 1):
+                title = title or (Path(job.filename).stem if metadata.get("format") != "jsonl" else "")
+                metadata |= {"path": job.id, "file_id": job.id, "filename": job.filename}
+                read.add(str(n))
+                for i, part in enumerate(parts(text)):
+                    yield SourceDocument(f"{job.id}/{n}.{i}", title, part, metadata)
+
+        plan = plan_documents(store, engine, documents(), job.id, pace)
+        pairs = {pair for document in plan.documents for pair in document.chunks}
+        digests = [segment.key.digest for document in plan.documents for segment in document.cold]
+        with self._database.writing() as db:
+            db.executemany("INSERT OR IGNORE INTO making VALUES (?, ?)", [(job.id, digest) for digest in digests])
+            leaving = [(job.namespace, digest) for digest in digests]
+            db.executemany("DELETE FROM leaving WHERE namespace = ? AND digest = ?", leaving)
+        job.n_warm = len(pairs) - plan.n_segments
+        self._record(
+            job,
+            status="prefilling",
+            n_documents=len(read),
+            n_chunks=plan.n_chunks,
+            n_segments=len(pairs),
+            n_prefilled=job.n_warm,
+            tokens_total=plan.prefill_tokens,
+        )
+        return plan
+
+    def _told(self, job: Job, progress: IngestProgress) -> None:
+        done = job.n_warm + progress.n_prefilled
+        job.changes |= {"tokens_done": progress.n_tokens, "n_prefilled": done}
+
+    def _take_back(self, job: Job) -> None:
+        """A file is in the collection whole, or not at all."""
+        folder = self._folder_of(job.tenant.id, job.collection_id)
+        if Stores.exists(folder):
+            with contextlib.suppress(HypicError, ApiError), self._stores.use(folder) as store:
+                remove_file(self._database, store, self._engine.within(job.namespace), job.id)
+
+    def _record(self, job: Job, **changes: object) -> None:
+        """In the row, unless the file is being deleted. Raises NoRoom."""
+        job.changes |= changes
+        names = ", ".join(f"{name} = ?" for name in changes)
+        with self._database.writing() as db:
+            statement = f"UPDATE files SET {names} WHERE id = ? AND status != 'deleting'"
+            db.execute(statement, [*changes.values(), job.id])
+
+    def _finish(self, job: Job, **changes: object) -> None:
+        """Its bytes have served; not before that is recorded."""
+        (self._uploads / f"{job.id}{PARSED}").unlink(missing_ok=True)
+        counts = {name: job.changes[name] for name in COUNTS if name in job.changes}
+        with self._database.writing() as db:
+            self._record(job, **changes, **counts)
+            db.execute("DELETE FROM making WHERE file_id = ?", (job.id,))
+        upload = self.upload(job.id)
+        if upload is not None:
+            upload.unlink(missing_ok=True)
+
+    def _fail(self, job: Job, reason: str) -> None:
+        log.warning("file %s was not ingested: %s", job.id, reason)
+        self._metrics.ingested("failed")
+        job.changes |= dict.fromkeys(COUNTS, 0)
+        try:
+            self._take_back(job)
+            self._finish(job, status="failed", error=reason)
+        except (ApiError, HypicError, OSError, sqlite3.Error):
+            with self._changed:
+                self._unrecorded[job.id] = job
+
+
+def remove_file(database: Database, store: Store, engine: SegmentEngine, file_id: str) -> None:
+    """A file's documents leave the store, with their vectors and segments, whole or partly there. Raises NoRoom, and
+    what the store raises; it may be done again."""
+    for document in store.documents():
+        if document.source == file_id:
+            store.remove_document(document.doc_id)
+    gone = store.gone()
+    keys = [stored[1] for pair in gone if (stored := stored_segment(engine, *pair))]
+    with database.writing() as db:
+        digests = {key.digest for key in keys}
+        digests |= {row["digest"] for row in db.execute("SELECT digest FROM making WHERE file_id = ?", (file_id,))}
+        rows = [(engine.namespace, digest) for digest in digests]
+        db.executemany("INSERT OR IGNORE INTO leaving VALUES (?, ?)", rows)
+    engine.forget(digests)
+    store.forget_gone(gone)
+    store.compact()
+
+
+def parts(text: str) -> Iterator[str]:
+    """A text in pieces of at most PART_CHARACTERS, cut where it pauses."""
+    at = 0
+    while at < len(text):
+        end = at + PART_CHARACTERS
+        if end < len(text):
+            for pause in ("\n\n", "\n", ". ", " "):
+                found = text.rfind(pause, at + PART_CHARACTERS // 2, end)
+                if found >= 0:
+                    end = found + len(pause)
+                    break
+        if text[at:end].strip():
+            yield text[at:end]
+        at = end

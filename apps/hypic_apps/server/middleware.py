@@ -1,0 +1,37 @@
+"""What every request passes on its way to a route, in this order.
+
+All are plain ASGI: what Starlette calls BaseHTTPMiddleware runs the route in a task of its own, which delays a stream
+and hides that the client has gone.
+"""
+
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.middleware import Middleware
+
+from hypic_apps.server.limits import BodyLimit, SameSite, SecurityHeaders
+from hypic_apps.server.logs import ID_HEADER, Logged
+from hypic_apps.server.service import Service
+from hypic_apps.server.tenants import Authentication
+
+
+def middleware(service: Service) -> list[Middleware]:
+    """The outermost first."""
+    settings, keys = service.settings, service.keys
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.allowed_origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", ID_HEADER],
+        expose_headers=[ID_HEADER, "Retry-After"],
+    )
+
+    def asks_for_keys() -> bool:
+        return not settings.no_keys and keys.exist
+
+    return [
+        Middleware(Logged, count=service.metrics.count_http),
+        Middleware(SecurityHeaders),
+        *([cors] if settings.allowed_origins else []),
+        Middleware(SameSite, asks_for_keys, settings.allowed_origins, any_host=settings.no_keys),
+        Middleware(Authentication, keys, settings.no_keys, settings.metrics_open),
+        Middleware(BodyLimit, settings.max_body, settings.max_upload),
+    ]

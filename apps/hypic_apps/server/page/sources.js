@@ -1,0 +1,57 @@
+// The passages beside an answer: title, similarity, where their segments came from, and the text.
+
+import { h } from "./dom.js";
+import { origin } from "./words.js";
+
+/** element; show(run); point(index) and open(index) at one. Rows keep their height while an answer comes. */
+export function sourcesView() {
+  const list = h("ol", { class: "plain" });
+  const element = h("aside", { class: "sources", "aria-label": "Sources", hidden: true }, h("div", { class: "sources-head" }, h("h3", {}, "Sources"), h("span", { class: "fine", "aria-hidden": "true" }, "similarity")), list);
+  let items = [];
+
+  return {
+    element,
+    show({ documents, hypic, state }) {
+      element.hidden = documents.length === 0;
+      if (items.length !== documents.length) {
+        items = documents.map(sourceItem);
+        list.replaceChildren(...items.map((item) => item.element));
+      }
+      documents.forEach((document, i) => items[i].from(hypic ? origin(document.tier, document.miss_reason) : null, state));
+    },
+    point(index) {
+      items.forEach((item, i) => item.element.classList.toggle("pointed", i === index));
+    },
+    open(index) {
+      items[index]?.open();
+    },
+  };
+}
+
+function sourceItem(document, i) {
+  const badge = h("span", { class: "badge" });
+  const isScored = typeof document.similarity === "number";
+  const similarity = h("span", { class: "similarity", title: "Similarity of the passage and the question" },
+    isScored ? [h("span", { class: "hidden" }, "similarity "), document.similarity.toFixed(2)] : []);
+  const passage = h("div", { class: "passage", tabIndex: 0, role: "region", "aria-label": `Passage ${i + 1}` }, h("p", {}, document.text ?? ""));
+  const file = document.source && document.source !== document.title ? h("p", { class: "fine path" }, document.source) : null;
+  const details = h("details", {},
+    h("summary", {},
+      h("span", { class: "source-title" }, h("span", { class: "source-number" }, String(i + 1)), document.title || "Untitled"),
+      similarity, badge,
+      h("span", { class: "excerpt" }, (document.text ?? "").slice(0, 200))),
+    passage, file);
+  return {
+    element: h("li", {}, details),
+    from(known, state) {
+      badge.title = known?.text ?? "";
+      if (known) badge.replaceChildren(h("span", { class: `swatch ${known.piece}`, "aria-hidden": "true" }), known.text);
+      else badge.replaceChildren(state === "waiting" || state === "streaming" ? "…" : "");
+    },
+    open() {
+      details.open = true;
+      details.querySelector("summary").focus({ preventScroll: true });
+      details.scrollIntoView({ block: "nearest" });
+    },
+  };
+}

@@ -1,0 +1,46 @@
+// Numbers and the server's codes, as a person reads them.
+
+const grouped = new Intl.NumberFormat("en");
+
+export const count = (n) => grouped.format(n);
+export const some = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+export function milliseconds(ms) {
+  if (ms >= 10_000) return `${grouped.format((ms / 1000).toFixed(1))} s`;
+  return `${ms < 10 && ms > 0 ? ms.toFixed(1) : count(Math.round(ms))} ms`;
+}
+
+export function bytes(n) {
+  let unit = "B";
+  for (const next of ["kB", "MB", "GB", "TB"]) {
+    if (n < 1000) break;
+    n /= 1000;
+    unit = next;
+  }
+  return `${unit === "B" || n >= 100 ? Math.round(n) : n.toFixed(1)} ${unit}`;
+}
+
+const TIERS = { device: "GPU memory", host: "memory", disk: "disk", remote: "remote" };
+export const tierName = (tier) => TIERS[tier] ?? tier;
+
+const REASONS = {
+  never_seen: "not prefilled before",
+  evicted: "had made room for others",
+  deleted: "was deleted",
+  not_stored: "there was no room to keep it",
+  missing: "its file was gone",
+  truncated: "its file was cut short",
+  damaged: "its file was damaged",
+  unreadable: "its file could not be read",
+  other_version: "stored by another version",
+  wrong_key: "its file held something else",
+  wrong_shape: "stored for another model",
+};
+
+/** How a segment came to be in the prompt: kind of piece (the colour), and words. */
+export function origin(tier, missReason) {
+  if (tier === "conversation") return { piece: "held", text: "held by the conversation" };
+  if (tier === "live") return { piece: "live", text: "read with the prompt" };
+  if (tier) return { piece: "hit", text: `reused from ${tierName(tier)}` };
+  const reason = missReason ? `: ${REASONS[missReason] ?? missReason.replaceAll("_", " ")}` : "";
+  return { piece: "miss", text: `computed now${reason}` };
+}

@@ -1,0 +1,24 @@
+"""The threads in which prompts are made: few, since each that computes in Python keeps the event loop waiting."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+THREADS = 4
+Made = TypeVar("Made")
+
+
+class Preparing:
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "prepare")
+
+    async def run(self, make: Callable[[], Made]) -> Made:
+        """What ``make`` returns or raises; where it is cancelled before a thread is free, it is not begun."""
+        context = contextvars.copy_context()  # the log's lines are of this request
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, make)
+
+    def close(self) -> None:
+        """Does not wait for what has begun."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,74 @@
+"""Runs the application until it is told to stop, then ends it in good order."""
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import uvicorn
+
+from hypic_apps.server.app import create_app
+from hypic_apps.server.service import Service
+from hypic_rag.errors import BadInput
+
+KEEP_ALIVE_SECONDS = 75  # longer than proxies keep a connection, and than any Retry-After: else it ends as it is used
+LEEWAY_SECONDS = 5  # for answers on their way out, when the grace is over
+SWITCH_SECONDS = 0.0005  # after which a thread that computes in Python lets the event loop go on
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Bound, not yet listening: an address that cannot be had is told before the model is loaded. Raises BadInput."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+        except OSError:
+            made.close()
+            raise
+    except OSError as error:
+        raise BadInput(f"cannot listen on {host}, port {port}: {error}. Choose another --port or --host") from error
+    return made
+
+
+def serve(service: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Blocks. SIGTERM and SIGINT refuse new requests, let those under way finish within the grace time, and return; a
+    second SIGINT does not wait."""
+    grace = service.settings.grace_seconds
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()  # the search for garbage stops everybody; among what importing and loading left it is in vain
+    config = uvicorn.Config(
+        create_app(service),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(grace) + LEEWAY_SECONDS,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them once more when all is done
+        signal.signal(number, lambda *_: None)
+    _Server(config, service, on_ready).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None]):
+        super().__init__(config)
+        self._service, self._on_ready = service, on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Requests are ended by the loop, each with an answer that says so, not by cutting their connections."""
+        loop, grace = self._service.loop, self._service.settings.grace_seconds
+        draining = asyncio.create_task(asyncio.to_thread(loop.close, grace))
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await asyncio.to_thread(loop.close, 0.0)
+        await draining

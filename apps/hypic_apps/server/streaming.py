@@ -1,0 +1,71 @@
+"""Server-sent events, and the answers of clients that wait; whoever leaves stops the answer."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from hypic_apps.server.answering import Answer
+from hypic_apps.server.errors import ApiError, api_error
+
+
+class ClientGone(ApiError):
+    """Nobody reads it."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client has closed the connection", code="client_closed_request")
+
+
+class EventStream(StreamingResponse):
+    """Each object an event, then ``[DONE]``; an error ends it with its own event. close: called in any case."""
+
+    def __init__(self, objects: AsyncIterator[dict[str, Any]], close: Callable[[], None]):
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(_events(objects), headers=headers, media_type="text/event-stream")
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # here, as the iterator of a client that has left already is never begun
+            self._close()
+
+
+async def _events(objects: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    try:
+        async for one in objects:
+            yield _event(one)
+    except Exception as error:
+        yield _event(api_error(error).body())
+        return
+    yield "data: [DONE]\n\n"
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+async def finished(request: Request, answer: Answer) -> str:
+    """The whole text. Raises ClientGone as soon as the client has left, and what ``Answer.texts`` does."""
+
+    async def collect() -> str:
+        return "".join([text async for text in answer.texts()])
+
+    async def leaving() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    collecting, gone = asyncio.ensure_future(collect()), asyncio.ensure_future(leaving())
+    try:
+        await asyncio.wait((collecting, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not collecting.done():
+            raise ClientGone()
+        return collecting.result()
+    finally:
+        collecting.cancel()
+        gone.cancel()
+        answer.close()

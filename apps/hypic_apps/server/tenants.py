@@ -1,0 +1,106 @@
+"""Whose request it is: a tenant's segments, collections and conversations are its own."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hypic_apps.server.errors import ApiError, response
+from hypic_apps.server.keys import Key, Keys
+
+OPEN = frozenset({"/", "/favicon.ico", "/health", "/ready"})
+"""What needs no key: the page, which has nothing of anybody's in it, and what load balancers ask."""
+STATIC = "/static/"
+"""The page's files: open, too."""
+METRICS = "/metrics"
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """id: letters, digits and dashes; names a folder, a metrics label and the salt in the keys of its segments."""
+
+    id: str
+
+    def namespace(self, collection: str | None = None) -> str:
+        """Of its segments: those of a collection, or of documents that came with a request."""
+        return f"{self.id}/{collection or ''}"
+
+
+LOCAL = Tenant("local")
+"""Everybody's, where the server has no API keys."""
+
+
+async def tenant(request: Request) -> Tenant:
+    """A route's dependency."""
+    found: Tenant = request.state.tenant
+    return found
+
+
+def tenant_of(namespace: str) -> str:
+    """The id in what ``Tenant.namespace`` returned."""
+    return namespace.partition("/")[0]
+
+
+class NoKey(ApiError):
+    """The request has no key, or one that is not in force."""
+
+    def __init__(self, message: str):
+        super().__init__(401, message, code="invalid_api_key")
+
+
+class WrongKey(ApiError):
+    """The key is in force, but not for this path."""
+
+    def __init__(self, message: str):
+        super().__init__(403, message, "permission_error", "wrong_kind_of_key")
+
+
+class Authentication:
+    """ASGI: notes whose request it is, and refuses it where that cannot be told.
+
+    Every path that is not in OPEN needs a key, so that a route that somebody adds is closed until it is named there. It
+    is asked before anything of the body is read: a dependency of FastAPI's runs once an upload has come in whole.
+    no_keys, metrics_open: as in the settings. Nothing of a key is kept between requests.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, no_keys: bool, metrics_open: bool):
+        self.app, self.keys, self.no_keys, self.metrics_open = app, keys, no_keys, metrics_open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                state = scope.setdefault("state", {})
+                state["tenant"] = self._whose(scope["path"], Headers(scope=scope))
+            except ApiError as error:
+                headers = {"Connection": "close"}  # what of a body is still to come is not wanted
+                if error.status == 401:
+                    headers["WWW-Authenticate"] = 'Bearer realm="hypic-rag"'
+                await response(error, headers)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _whose(self, path: str, headers: Headers) -> Tenant | None:
+        """None where a path is nobody's. Raises NoKey, WrongKey."""
+        if path in OPEN or path.startswith(STATIC) or (path == METRICS and self.metrics_open):
+            return None
+        if self.no_keys or not self.keys.exist:
+            return LOCAL
+        key = self._key(headers)
+        if path == METRICS:
+            if key.tenant is not None:
+                raise WrongKey("metrics tell of all tenants: use an operator's key (hypic-rag keys add --operator)")
+            return None
+        if key.tenant is None:
+            raise WrongKey("this is an operator's key, which opens /metrics alone: use a tenant's key")
+        return Tenant(key.tenant)
+
+    def _key(self, headers: Headers) -> Key:
+        given = headers.getlist("authorization")
+        scheme, _, secret = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise NoKey("this server asks for an API key: send the header Authorization: Bearer KEY")
+        key = self.keys.find(secret.strip())
+        if key is None:
+            raise NoKey("the API key is not known here, or was revoked: ask whoever runs this server for another")
+        return key

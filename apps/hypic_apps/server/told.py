@@ -1,0 +1,105 @@
+"""What is told of an answer beside its text: usage, documents, and where its tokens came from."""
+
+from typing import Any
+
+from hypic_apps.server.answering import Answer, Ready
+from hypic_rag.engine import Report, SegmentUse
+from hypic_rag.engine.assemble import cached_seam
+from hypic_rag.prompt import Part
+
+
+def usage(answer: Answer) -> dict[str, Any]:
+    """OpenAI's counts. Cached is what was not computed for this prompt."""
+    generation = answer.generation
+    n_prompt, n_answer = generation.report.prompt_tokens, len(generation.token_ids)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_answer,
+        "total_tokens": n_prompt + n_answer,
+        "prompt_tokens_details": {"cached_tokens": generation.report.cached_tokens},
+    }
+
+
+def about(answer: Answer) -> dict[str, Any]:
+    return {"documents": documents(answer.ready, answer.generation.report.segments), "hypic": hypic(answer)}
+
+
+def documents(ready: Ready, uses: tuple[SegmentUse, ...] | None = None) -> list[dict[str, Any]]:
+    """Those of the prompt, in its order. Without ``uses``, before it is run, nothing of tiers."""
+    made = [
+        {
+            "index": i,
+            "title": source.title,
+            "source": source.source,
+            "text": source.text,
+            "similarity": source.similarity,
+            "file_id": source.file_id,
+            "n_tokens": len(ids),
+        }
+        for i, (source, ids) in enumerate(zip(ready.sources, ready.prompt.documents, strict=True))
+    ]
+    if uses is not None:
+        for one, use in zip(made, uses, strict=True):
+            one |= {"tier": use.tier, "miss_reason": use.miss_reason}
+    return made
+
+
+def hypic(answer: Answer) -> dict[str, Any]:
+    """ttft and decode are the engine's own; total runs from the request's arrival in the queue."""
+    report, stream = answer.generation.report, answer.stream
+    return {
+        "mode": report.policy.mode,
+        "seam_tokens": report.policy.seam_tokens,
+        "compose": report.policy.compose,
+        "prompt_tokens": report.prompt_tokens,
+        "computed_tokens": report.computed_tokens,
+        "cached_tokens": report.cached_tokens,
+        "resumed_tokens": report.resumed_tokens,
+        "n_dropped": answer.ready.n_dropped,
+        "ms": {
+            "queue": round(stream.queue_ms, 3),
+            "prefill": round(report.prefill_ms, 3),
+            "assemble": round(report.assemble_ms, 3),
+            "ttft": round(report.ttft_ms, 3),
+            "decode": round(report.decode_ms, 3),
+            "total": round(answer.total_ms, 3),
+        },
+        "segments": _segments(answer.ready.prompt.parts, report),
+    }
+
+
+def _segments(parts: tuple[Part, ...], report: Report) -> list[dict[str, Any]]:
+    """In the prompt's order, every token once. Live text that an earlier turn ran is of the tier ``conversation``."""
+    made: list[dict[str, Any]] = []
+    at = n_documents = 0
+    for part in parts:
+        if part.kind == "live":
+            n_resumed = min(len(part.ids), max(0, report.resumed_tokens - at))
+            made += [
+                _segment("live", n_tokens, 0, SegmentUse(n_tokens, tier))
+                for n_tokens, tier in ((n_resumed, "conversation"), (len(part.ids) - n_resumed, "live"))
+                if n_tokens
+            ]
+        else:
+            seam, document = cached_seam(part, report.policy) or 0, None
+            use = report.leading
+            if part.kind == "document":
+                use, document = report.segments[n_documents], n_documents
+                n_documents += 1
+            assert use is not None
+            made.append(_segment(part.kind, len(part.ids), seam, use, document))
+        at += len(part.ids)
+    return made
+
+
+def _segment(
+    kind: str, n_tokens: int, seam_tokens: int, use: SegmentUse, document: int | None = None
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "n_tokens": n_tokens,
+        "seam_tokens": seam_tokens,
+        "tier": use.tier,
+        "miss_reason": use.miss_reason,
+        "document": document,
+    }

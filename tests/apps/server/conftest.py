@@ -1,0 +1,59 @@
+"""A server over a tiny engine, on a port of its own."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from hypic_apps.server.loop import EngineLoop
+from hypic_apps.server.service import Service
+from hypic_apps.server.turns import Turns
+
+from hypic_rag import SegmentEngine
+from hypic_rag.config import Settings
+from hypic_rag.retrieval import Embedder
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "engine"))  # tiny
+sys.path.insert(0, str(Path(__file__).parent))  # tiny_server
+import tiny
+from tiny_server import Running, running
+
+
+@pytest.fixture(scope="session")
+def tiny_engine() -> SegmentEngine:
+    return tiny.engine("qwen3_5_text")
+
+
+@pytest.fixture
+def make_service(tiny_engine: SegmentEngine, tmp_path: Path) -> Callable[..., Service]:
+    def make(engine: SegmentEngine = tiny_engine, **settings: Any) -> Service:
+        values = Settings(**{"max_new_tokens": 8, "grace_seconds": 5.0, **settings})
+        loop = EngineLoop(engine, values.max_running, values.max_waiting)
+        return Service(values, tmp_path, engine, Embedder(), loop)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def shared(tiny_engine: SegmentEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    values = Settings(max_new_tokens=8, grace_seconds=5.0, chunk_tokens=64)
+    loop = EngineLoop(tiny_engine, values.max_running, values.max_waiting)
+    with running(Service(values, tmp_path_factory.mktemp("server"), tiny_engine, Embedder(), loop)) as found:
+        yield found
+
+
+@pytest.fixture
+def server(shared: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """One for all tests, each of which finds it without former turns, and leaves it idle."""
+    monkeypatch.setattr(shared.service, "turns", Turns())
+    monkeypatch.setattr(shared.service, "collections", shared.service.collections)  # which a test may replace
+    yield shared
+    assert shared.idle()
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as made:
+        yield made

@@ -1,0 +1,73 @@
+"""``hypic-rag serve`` in a process of its own: it says where it listens, and ends in good order."""
+
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import httpx
+import pytest
+from command_process import start_command
+
+
+@pytest.fixture
+def serving(home: Path, tiny_model: Path, tmp_path: Path) -> Iterator[tuple[BaseProcess, str]]:
+    """The process, and its address."""
+    said = tmp_path / "said"
+    process = start_command(home, tiny_model, said, "serve", "--port", "0", "--grace-seconds", "20")
+    try:
+        for _ in range(1200):
+            if found := re.search(r"serving on (http://\S+)", said.read_text() if said.exists() else ""):
+                break
+            assert process.is_alive(), said.read_text()
+            time.sleep(0.1)
+        assert found
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_what_is_under_way_finish(serving: tuple[BaseProcess, str], number: signal.Signals) -> None:
+    process, url = serving
+    body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 300, "stream": True}
+    lines: list[str] = []
+
+    def follow() -> None:
+        with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=60) as response:
+            lines.extend(line for line in response.iter_lines() if line)
+
+    following = threading.Thread(target=follow)
+    following.start()
+    deadline = time.monotonic() + 30
+    while httpx.get(url + "/ready").json()["running"] == 0:
+        assert time.monotonic() < deadline
+    assert process.pid
+    os.kill(process.pid, number)
+    time.sleep(0.5)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url + "/health")
+    following.join(60)
+    assert '"finish_reason":"' in lines[-2] and lines[-1] == "data: [DONE]"
+    process.join(30)
+    assert process.exitcode == 0
+
+
+def test_a_port_that_is_taken_is_told_at_once(cli: "object") -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = cli("serve", "--port", str(taken.getsockname()[1]))  # type: ignore[operator]
+    assert done.code == 1
+    assert "Choose another --port" in done.err
+
+
+@pytest.mark.parametrize(
+    "option", ["--port 70000", "--max-running 0", "--request-seconds 0", "--conversation-memory unlimited"]
+)
+def test_wrong_settings_are_bad_usage(cli: "object", option: str) -> None:
+    assert cli("serve", *option.split()).code == 2  # type: ignore[operator]

@@ -1,0 +1,198 @@
+"""Conversations: a client sends all messages each time, and the next turn resumes from the last one's end state."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import tiny
+from hypic_apps.server.errors import ApiError
+from hypic_apps.server.service import Service
+from hypic_apps.server.tenants import Tenant
+from hypic_apps.server.turns import Message, Setting, Source, Turn, Turns
+from tiny_server import Running, running, turns
+
+from hypic_rag.engine import Policy
+from hypic_rag.prompt import Prompt
+
+DOCUMENTS = [
+    {"title": "Lighthouse", "text": "The lighthouse of Porto Vells was built in 1871 by Ada Marrow. It has 212 steps."},
+    {"title": "Fair", "text": "The harvest fair of Lund is in September. The largest pumpkin weighed 412 kilograms."},
+]
+POOL = {
+    "steps": ["lighthouse one, a tall tower of 212 steps on a rock", "lighthouse two, with a lamp that turns at night"],
+    "lamp": ["lighthouse two, with a lamp that turns at night", "an oil lamp with a wick of cotton and a glass"],
+}
+
+
+class Shelf:
+    """A collection: what it finds is decided by the first of its words in the question."""
+
+    namespace = "local/shelf"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def retriever(self, tenant: Tenant, name: str) -> "Shelf":
+        if name != "shelf":
+            raise ApiError(404, f"there is no collection {name}", code="collection_not_found")
+        return self
+
+    def retrieve(self, question: str, top_k: int) -> Sequence[Source]:
+        self.asked.append(question)
+        texts: list[str] = next((texts for word, texts in POOL.items() if word in question), [])
+        return [Source("", text, 0.5 - i / 10, "file-1", "a.txt") for i, text in enumerate(texts[:top_k])]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "documents": {"documents": DOCUMENTS},
+    "a collection": {"collection": "shelf", "top_k": 2},
+    "full, over documents": {"documents": DOCUMENTS, "mode": "full"},
+    "plain, a system text": {"system": "Be brief."},
+    "documents, a system text": {"documents": DOCUMENTS, "system": "Be brief."},
+}
+
+
+def say(server: Running, system: str | None, *texts: str, **fields: Any) -> Any:
+    messages = [*([{"role": "system", "content": system}] if system else []), *turns(*texts)]
+    return server.chat(messages=messages, **fields)
+
+
+def text_of(answer: Any) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+def forget_all(server: Running) -> None:
+    server.service.turns = Turns()
+    while server.engine.conversations.drop():
+        pass
+
+
+@pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
+def test_the_next_turn_resumes_exactly(server: Running, fields: dict[str, Any]) -> None:
+    server.service.collections = Shelf()
+    fields = dict(fields)
+    system = fields.pop("system", None)
+    texts = ["How many steps?"]
+    for question in ("And the lamp?", "Are you sure?"):
+        last = say(server, system, *texts, **fields)
+        texts += [text_of(last), question]
+        got = say(server, system, *texts, **fields)
+        ran = last["hypic"]["prompt_tokens"] + last["usage"]["completion_tokens"] - 1  # the last token is not run
+        assert got["hypic"]["resumed_tokens"] == ran
+        strip = got["hypic"]["segments"]
+        assert sum(one["n_tokens"] for one in strip if one["tier"] == "conversation") == ran
+        assert sum(one["n_tokens"] for one in strip) == got["hypic"]["prompt_tokens"]
+    prompt = got["hypic"]["prompt_tokens"]
+    forget_all(server)
+    again = say(server, system, *texts, **fields)  # built anew, from texts
+    assert again["hypic"]["resumed_tokens"] == 0
+    assert abs(again["hypic"]["prompt_tokens"] - prompt) <= 8  # an answer's text may have other ids than were drawn
+    kinds = [[one["kind"] for one in made["hypic"]["segments"] if one["kind"] != "live"] for made in (got, again)]
+    assert kinds[0] == kinds[1]
+
+
+def test_a_resumed_answer_is_that_of_the_same_ids(server: Running) -> None:
+    first = server.chat("How many steps?", documents=DOCUMENTS)
+    texts = ["How many steps?", text_of(first), "And when?"]
+    resumed = server.chat(*texts, documents=DOCUMENTS)
+    assert resumed["hypic"]["resumed_tokens"] > 0
+    while server.engine.conversations.drop():
+        pass
+    same_ids = server.chat(*texts, documents=DOCUMENTS)
+    assert same_ids["hypic"]["resumed_tokens"] == 0
+    assert same_ids["hypic"]["prompt_tokens"] == resumed["hypic"]["prompt_tokens"]
+    assert text_of(same_ids) == text_of(resumed)
+
+
+CHANGES: dict[str, tuple[int, str]] = {"the question": (0, "How many stairs?"), "the answer": (1, "212, I think.")}
+
+
+@pytest.mark.parametrize("at, text", CHANGES.values(), ids=CHANGES)
+def test_an_edited_history_is_built_anew(server: Running, at: int, text: str) -> None:
+    texts = ["How many steps?", text_of(server.chat("How many steps?", documents=DOCUMENTS)), "And when?"]
+    texts[at] = text
+    got = server.chat(*texts, documents=DOCUMENTS)
+    assert got["hypic"]["resumed_tokens"] == 0
+    assert [one["tier"] for one in got["documents"]] == ["host", "host"]
+
+
+def test_other_documents_or_another_policy_are_another_conversation(server: Running) -> None:
+    texts = ["How many steps?", text_of(server.chat("How many steps?", documents=DOCUMENTS)), "And when?"]
+    for other in ({"documents": DOCUMENTS[:1]}, {"documents": DOCUMENTS, "seam_tokens": 4}, {}):
+        assert server.chat(*texts, **other)["hypic"]["resumed_tokens"] == 0
+
+
+def test_a_stop_string_that_was_cut_off_is_not_read_again(server: Running) -> None:
+    whole = text_of(server.chat("Go on.", max_tokens=20))
+    first = server.chat("Go on.", max_tokens=20, stop=whole[-12:-8])
+    next_turn = server.chat("Go on.", text_of(first), "And?")
+    forget_all(server)
+    assert text_of(server.chat("Go on.", text_of(first), "And?")) == text_of(next_turn)
+
+
+def test_a_collection_tells_each_document_once(server: Running) -> None:
+    server.service.collections = shelf = Shelf()
+    first = server.chat("How many steps?", collection="shelf", top_k=2)
+    assert [one["text"] for one in first["documents"]] == POOL["steps"]
+    assert [(one["similarity"], one["file_id"], one["source"]) for one in first["documents"]] == [
+        (0.5, "file-1", "a.txt"), (0.4, "file-1", "a.txt"),
+    ]  # fmt: skip
+    texts = ["How many steps?", text_of(first), "And the lamp?"]
+    second = server.chat(*texts, collection="shelf", top_k=2)
+    assert [one["text"] for one in second["documents"]] == [*POOL["steps"], POOL["lamp"][1]]
+    assert [one["tier"] for one in second["documents"]][:2] == ["conversation", "conversation"]
+    assert [one["document"] for one in second["hypic"]["segments"] if one["kind"] == "document"] == [0, 1, 2]
+    forget_all(server)
+    again = server.chat(*texts, collection="shelf", top_k=2)
+    assert [one["text"] for one in again["documents"]] == [one["text"] for one in second["documents"]]
+    assert [one["tier"] for one in again["documents"]] == ["host"] * 3
+    assert shelf.asked == ["How many steps?", "And the lamp?", "How many steps?", "And the lamp?"]
+
+
+def test_an_empty_collection_is_told(server: Running) -> None:
+    server.service.collections = Shelf()
+    for name, code in (("shelf", "collection_empty"), ("other", "collection_not_found")):
+        got = server.post("/v1/chat/completions", messages=turns("Nothing of the kind?"), collection=name)
+        assert got.json()["error"]["code"] == code
+
+
+def test_found_documents_without_room_are_left_out_and_given_ones_are_not(make_service: Callable[..., Service]) -> None:
+    engine = tiny.engine("qwen3_5_text", {"max_position_embeddings": 256})
+    long = ["one " * 60, "two " * 60, "three " * 60]
+
+    class Long(Shelf):
+        def retrieve(self, question: str, top_k: int) -> Sequence[Source]:
+            return [Source("", text) for text in long]
+
+    with running(make_service(engine)) as server:
+        server.service.collections = Long()
+        found = server.chat("Which?", collection="shelf", max_tokens=60)
+        assert [one["text"] for one in found["documents"]] == long[:2]
+        assert found["hypic"]["n_dropped"] == 1
+        given = server.post("/v1/chat/completions", messages=turns("Which?"), documents=long, max_tokens=60)
+        assert given.json()["error"]["code"] == "context_length_exceeded"
+        texts = ["Which?", text_of(found), "And now?"]
+        more = server.chat(*texts, collection="shelf", max_tokens=20)
+        assert more["hypic"]["n_dropped"] == 1 and more["hypic"]["resumed_tokens"] > 0
+        full = server.post("/v1/chat/completions", messages=turns(*texts), collection="shelf", max_tokens=60)
+        assert full.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_turns_keep_to_their_budget_and_go_with_their_namespace() -> None:
+    def turn(n: int) -> Turn:
+        return Turn(Prompt.build((), (), range(n)), (), ())
+
+    setting = Setting("a/", Policy())
+    held = Turns(budget=3 * turn(100).nbytes)
+    for i in range(4):
+        held.remember(setting, [Message("user", str(i))], turn(100))
+        held.find(setting, [Message("user", "0")])
+    assert held.nbytes == held.budget
+    assert [held.find(setting, [Message("user", str(i))]) is not None for i in range(4)] == [True, False, True, True]
+    held.remember(setting, [Message("user", "5")], turn(1000))  # larger than all of it
+    assert held.nbytes == 0
+    held.remember(setting, [Message("user", "6")], turn(10))
+    assert held.find(Setting("b/", Policy()), [Message("user", "6")]) is None
+    held.forget("a/")
+    assert held.nbytes == 0 and held.find(setting, [Message("user", "6")]) is None
