@@ -1,6 +1,20 @@
 """``hypic-eval``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_eval.commands import codecs, exactness, gpu, models, quality, reference, table, ttft
+from hypic_eval.commands import (
+    codecs,
+    crash,
+    exactness,
+    flips,
+    gpu,
+    load,
+    models,
+    overhead,
+    quality,
+    reference,
+    table,
+    tenants,
+    ttft,
+)
 from hypic_rag import command_line
 
 START = """Start here:
@@ -9,11 +23,12 @@ START = """Start here:
   hypic-eval gpu --shape tiny --device cpu                       what is measured on a GPU, in miniature
   hypic-eval exactness --segments 1,4                            composition against a float64 recurrence
   hypic-eval codecs tests/data/hotpotqa_few.jsonl --limit 2      what storing segments in 8 bits costs
+  hypic-eval load --seconds 60                                   a server under 200 connections
   hypic-eval table results.json                                  a table of saved results
 """
 
 app = command_line.make_app(
-    (quality, ttft, gpu, codecs, exactness, reference, table, models),
+    (quality, ttft, gpu, codecs, exactness, reference, load, overhead, crash, flips, tenants, table, models),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "

@@ -1,0 +1,1 @@
+"""What the server does under load, when it is killed, and what its tenants can tell of each other."""

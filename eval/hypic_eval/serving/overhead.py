@@ -1,0 +1,130 @@
+"""What a server adds to the engine's time to the first token, with one client and nothing else under way."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hypic_eval.intervals import median
+from hypic_eval.machine import commit, describe_machine
+from hypic_eval.results import ResultRow, Results
+from hypic_eval.serving.api import Api, Refused, chat_body
+from hypic_rag.errors import HypicError
+
+if TYPE_CHECKING:
+    from hypic_eval.task import Question
+    from hypic_rag.engine import SegmentEngine
+
+VERSION = 1
+GOAL_MS = 5.0
+N_DOCUMENTS = 2  # of each question: a short pass, so that its noise is small beside what is measured
+N_WARMING = 2  # rounds that are not counted; the first of each question makes its segments
+NOTES = [
+    "One client over HTTP, and an engine of the same model in the client's process, asked the same in turn: answers of "
+    f"one token over {N_DOCUMENTS} documents whose segments are in memory. Over HTTP from sending the texts, alone "
+    "from the prompt's token ids. Medians with quartiles; differences are of pairs.",
+    "Beyond its own engine: the client's time less what the server tells of its engine's for the same request. Beyond "
+    "an engine alone: less the time of the engine in the client's process.",
+]
+
+
+class NotWarm(HypicError):
+    """A segment was not where it should be timed from."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Milliseconds to the first token. engine: as the server tells of its own. alone: in this process, in turn."""
+
+    client: float
+    engine: float
+    alone: float
+
+
+def measure_overhead(
+    url: str,
+    engine: "SegmentEngine",
+    questions: "Sequence[Question]",
+    n: int,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Round]:
+    """n rounds, the questions in turn. engine: of the server's model and policy. Raises Refused, NotWarm."""
+    rounds: list[Round] = []
+    n_untimed = N_WARMING * len(questions)
+    with Api(url) as api:
+        for i in range(n_untimed + n):
+            question, is_timed = questions[i % len(questions)], i >= n_untimed
+            if i % 2:
+                alone = _alone(engine, question, is_timed)
+                client, told = _served(api, question, is_timed)
+            else:
+                client, told = _served(api, question, is_timed)
+                alone = _alone(engine, question, is_timed)
+            if is_timed:
+                rounds.append(Round(client, told, alone))
+            on_progress(i + 1, n_untimed + n)
+    return rounds
+
+
+def _served(api: Api, question: "Question", is_timed: bool) -> tuple[float, float]:
+    """As the client sees it, and as the server's engine tells."""
+    documents = [{"title": title, "text": text} for title, text in question.documents[:N_DOCUMENTS]]
+    body = chat_body(question.text, documents=documents, max_tokens=1, stream=True)
+    first, last = 0.0, {}
+    began = time.perf_counter()
+    with api.client.stream("POST", "/v1/chat/completions", json=body) as response:
+        if response.status_code != 200:
+            raise Refused(f"{response.status_code}: {response.read().decode(errors='replace')[:500]}")
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                last = json.loads(line.removeprefix("data: "))
+                if "error" in last:
+                    raise Refused(last["error"]["message"])
+                if last["choices"][0]["delta"].get("content") or "hypic" in last:
+                    first = first or time.perf_counter()
+    if is_timed:
+        _check_warm([document["tier"] for document in last["documents"]], last["hypic"]["resumed_tokens"])
+    return 1e3 * (first - began), float(last["hypic"]["ms"]["ttft"])
+
+
+def _alone(engine: "SegmentEngine", question: "Question", is_timed: bool) -> float:
+    from hypic_rag.engine import Sampling
+
+    documents = [(" ".join(title.split()), text) for title, text in question.documents[:N_DOCUMENTS]]
+    prompt = engine.format.prompt(question.text, documents)  # as the server builds it
+    began = time.perf_counter()
+    report = engine.generate(prompt, Sampling(max_new_tokens=1)).report
+    ended = time.perf_counter()
+    if is_timed:
+        _check_warm([use.tier for use in report.segments], report.resumed_tokens)
+    return 1e3 * (ended - began)
+
+
+def _check_warm(tiers: Sequence[str | None], resumed_tokens: int) -> None:
+    if set(tiers) - {"host", "device"} or resumed_tokens:
+        raise NotWarm(
+            f"segments came from {tiers}, and {resumed_tokens} tokens from a conversation, where all should have been "
+            "in memory. Give the server more of it: HYPIC_HOST_MEMORY=2GB"
+        )
+
+
+def summarise(model: str, data: str, rounds: Sequence[Round]) -> Results:
+    def row(task: str, mode: str, metric: str, values: Sequence[float], goal: float | None = None) -> ResultRow:
+        found = median(values)
+        about = (task, VERSION, data, len(rounds), mode, metric, "↓", "ms", found.value, found.interval)
+        return ResultRow(*about, model, commit(), {"interval": "quartiles"}, goal=goal)
+
+    beyond: dict[str, list[float]] = {
+        "beyond its own engine": [one.client - one.engine for one in rounds],
+        "beyond an engine alone": [one.client - one.alone for one in rounds],
+    }
+    times: dict[str, list[float]] = {
+        "client": [one.client for one in rounds],
+        "engine in the server": [one.engine for one in rounds],
+        "engine alone": [one.alone for one in rounds],
+    }
+    rows = [row("overhead: times", mode, "first token", values) for mode, values in times.items()]
+    rows += [row("overhead", mode, "the server adds", values, GOAL_MS) for mode, values in beyond.items()]
+    samples: dict[str, Any] = {"rounds": [asdict(one) for one in rounds]}
+    return Results("overhead", describe_machine(), rows, NOTES, samples=samples)
