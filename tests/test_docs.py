@@ -35,12 +35,13 @@ def test_the_page_of_results_is_made_from_the_saved_files() -> None:
     assert made.stdout == (ROOT / "docs" / "results.md").read_text("utf-8")
 
 
-def test_the_figures_of_the_page_on_performance_are_the_saved_ones() -> None:
-    """Regenerate the table: hypic-eval table docs/performance/*.json"""
-    files = sorted(map(str, (ROOT / "docs" / "performance").glob("*.json")))
+@pytest.mark.parametrize("page", ["performance", "serving"])
+def test_the_figures_of_a_page_are_the_saved_ones(page: str) -> None:
+    """Regenerate the table: hypic-eval table docs/PAGE/*.json"""
+    files = sorted(map(str, (ROOT / "docs" / page).glob("*.json")))
     command = [sys.executable, "-m", "hypic_eval.cli", "table", *files]
     made = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
-    assert made.stdout.strip() in (ROOT / "docs" / "performance.md").read_text("utf-8")
+    assert made.stdout.strip() in (ROOT / "docs" / f"{page}.md").read_text("utf-8")
 
 
 def test_the_page_of_models_is_what_the_code_says() -> None:

@@ -30,6 +30,8 @@ DISTRIBUTIONS = {
     "llama_index": "llama-index-core",
     "llama_index_instrumentation": "llama-index-instrumentation",
     "sentence_transformers": "sentence-transformers",
+    "prometheus_client": "prometheus-client",
+    "python_multipart": "python-multipart",
     "triton": "torch",  # whose wheels for GPUs bring it
 }
 
