@@ -1,9 +1,10 @@
 """What a request may be before a route sees it, and what every answer says to a browser."""
 
+import asyncio
 import contextlib
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,6 +25,21 @@ SECURITY_HEADERS = {
         "frame-ancestors 'none'"
     ),
 }
+
+
+class OneByOne:
+    """ASGI: of requests that come at the same time, each round of the event loop begins one. Two hundred would keep
+    /health and the tokens of answers under way waiting for all of them; ``at_once``: paths that do not wait either."""
+
+    def __init__(self, app: ASGIApp, at_once: Collection[str]):
+        self.app, self.at_once = app, at_once
+        self._turn = asyncio.Lock()  # had in the order in which it was asked for
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in self.at_once:
+            async with self._turn:
+                await asyncio.sleep(0)
+        await self.app(scope, receive, send)
 
 
 class SecurityHeaders:

@@ -7,10 +7,10 @@ and hides that the client has gone.
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.middleware import Middleware
 
-from hypic_apps.server.limits import BodyLimit, SameSite, SecurityHeaders
+from hypic_apps.server.limits import BodyLimit, OneByOne, SameSite, SecurityHeaders
 from hypic_apps.server.logs import ID_HEADER, Logged
 from hypic_apps.server.service import Service
-from hypic_apps.server.tenants import Authentication
+from hypic_apps.server.tenants import OPEN, Authentication
 
 
 def middleware(service: Service) -> list[Middleware]:
@@ -29,6 +29,7 @@ def middleware(service: Service) -> list[Middleware]:
 
     return [
         Middleware(Logged, count=service.metrics.count_http),
+        Middleware(OneByOne, at_once=OPEN),
         Middleware(SecurityHeaders),
         *([cors] if settings.allowed_origins else []),
         Middleware(SameSite, asks_for_keys, settings.allowed_origins, any_host=settings.no_keys),

@@ -15,7 +15,7 @@ from hypic_rag.errors import BadInput
 
 KEEP_ALIVE_SECONDS = 75  # longer than proxies keep a connection, and than any Retry-After: else it ends as it is used
 LEEWAY_SECONDS = 5  # for answers on their way out, when the grace is over
-SWITCH_SECONDS = 0.0005  # after which a thread that computes in Python lets the event loop go on
+SWITCH_SECONDS = 0.0001  # after which a thread that computes in Python lets the event loop go on
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

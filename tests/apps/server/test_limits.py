@@ -1,10 +1,12 @@
 """Bodies that are too large, pages of elsewhere, and what answers say to browsers."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypic_apps.server.limits import is_local_name
+from hypic_apps.server.limits import OneByOne, is_local_name
 from operated import client, make_service
 
 JSON = {"Content-Type": "application/json"}
@@ -34,6 +36,26 @@ def test_uploads_have_a_limit_of_their_own(tmp_path: Path) -> None:
         assert http.post("/v1/collections/a/files", files={"file": b"x" * 9000}).status_code == 404  # read
         assert http.post("/v1/collections/a/files", files={"file": b"x" * 10001}).status_code == 413
         assert http.post("/v1/echo", files={"file": b"x" * 9000}).status_code == 413
+
+
+def test_a_crowd_does_not_keep_health_waiting() -> None:
+    begun: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+
+    async def main() -> None:
+        one_by_one = OneByOne(app, {"/health"})
+
+        async def ask(path: str) -> None:
+            await one_by_one({"type": "http", "path": path}, None, None)  # type: ignore[arg-type]
+
+        crowd = [asyncio.create_task(ask("/v1")) for _ in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.gather(ask("/health"), *crowd)
+
+    asyncio.run(main())
+    assert len(begun) == 101 and begun.index("/health") < 5
 
 
 FOREIGN = {
