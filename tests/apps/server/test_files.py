@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 from collecting import Api, entries, make_service, serving, text
+from hostile import pdf
 from hypic_apps.server import jobs, uploads
 from hypic_apps.server.service import Service
 from hypic_apps.server.uploads import label
 
 from hypic_rag.engine import Sampling
 
-LIMIT = 20_000
+LIMIT = 300_000
+HARD: Any = {"max_upload": LIMIT, "max_characters": 50_000, "parse_memory": 2**29, "parse_seconds": 20}
 numbers = count()
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
-    return make_service(tmp_path_factory.mktemp("server"), max_upload=LIMIT)
+    return make_service(tmp_path_factory.mktemp("server"), **HARD)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,8 @@ REFUSED = {  # filename, content, name of the part; status, words of the message
     "kind": ("a.docx", b"x", "file", 415, "of no kind"),
     "no kind": ("txt", b"x", "file", 415, "of no kind"),
     "hidden kind": ("a.txt/b.exe", b"x", "file", 415, "of no kind"),
-    "too large": ("a.txt", b"x" * (LIMIT + 1), "file", 413, "larger than 20.0 kB"),
+    "too large": ("a.txt", b"x" * (LIMIT + 1), "file", 413, "larger than 300.0 kB"),
+    "zip": ("bomb.zip", b"PK\3\4", "file", 415, "of no kind"),
     "other part": ("a.txt", b"x", "upload", 400, 'named "file"'),
     "long headers": ("x" * 10_000 + ".txt", b"x", "file", 400, ""),
 }
@@ -162,6 +165,10 @@ FAILING = {  # filename, content; words of the reason
     "empty": ("a.txt", b"", "is empty"),
     "blank": ("a.md", b" \n\n", "is empty"),
     "binary": ("a.txt", bytes(range(256)) * 4, "binary file"),
+    "another kind than its name says": ("a.txt", b"PK\3\4" + bytes(100), "binary file"),
+    "cut short": ("a.txt", b"\xff\xfea\0b", "utf-16"),
+    "PDF that grows": ("a.pdf", pdf(b"BT /F 12 Tf 1 1 Td (aaaaaaaaaa) Tj ET\n" * 2_000_000), ""),
+    "a long line": ("a.txt", b"x" * 200_000, "50,000 characters"),
     "no PDF": ("a.pdf", b"%PDF-1.4 nothing", "not a readable PDF"),
     "no JSON": ("a.jsonl", b"{]\n", "line 1: is not JSON"),
 }
@@ -174,10 +181,24 @@ def test_a_file_that_gives_nothing_fails_with_a_reason(
     sent = api.client.post("/v1/collections/notes/files", **body(api, filename, content))
     [file] = sent.json()["data"]
     failed = api.until("failed", file["id"])
-    assert words in failed["error"] and str(service.folder) not in failed["error"]
+    assert failed["error"] and words in failed["error"] and str(service.folder) not in failed["error"]
+    assert api.client.get("/health").status_code == 200
     assert stored(service) == []
     assert api.ask("GET", "/notes").json()["status"] == "ready"
     assert api.delete(f"/notes/files/{file['id']}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"x" * 45_000, "Viele Grüße aus dem Tal, in dem nichts geschieht. ".encode("cp1252")],
+    ids=["a long line", "cp1252"],
+)
+def test_what_can_be_read_is(api: Api, content: bytes) -> None:
+    """Whatever its part of the form says that it is."""
+    sent = body(api, "a.txt", content)
+    sent["content"] = sent["content"].replace(b"\r\n\r\n", b"\r\nContent-Type: image/png\r\n\r\n", 1)
+    [file] = api.client.post("/v1/collections/notes/files", **sent).json()["data"]
+    assert api.until("ready", file["id"])["n_chunks"] > 0
 
 
 def test_rows_that_cannot_be_read_are_named_and_the_others_are_there(api: Api) -> None:
