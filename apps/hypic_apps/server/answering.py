@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 
 
 class Retriever(Protocol):
-    """One collection's. namespace: of its segments. Its methods may block."""
+    """One collection's. namespace: of its segments."""
 
-    namespace: str
+    @property
+    def namespace(self) -> str: ...
 
     def retrieve(self, question: str, top_k: int) -> Sequence[Source]:
-        """The chunks nearest to the question, the nearest first; none where the collection is empty."""
-        ...
-
-
-class Collections(Protocol):
-    def retriever(self, tenant: "Tenant", name: str) -> Retriever:
-        """Raises ApiError, 404, where the tenant has no collection of this name."""
+        """The chunks nearest to the question, the nearest first; none where the collection is empty. Blocks."""
         ...
 
 

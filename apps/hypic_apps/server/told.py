@@ -45,7 +45,8 @@ def documents(ready: Ready, uses: tuple[SegmentUse, ...] | None = None) -> list[
 
 
 def hypic(answer: Answer) -> dict[str, Any]:
-    """ttft and decode are the engine's own; total runs from the request's arrival in the queue."""
+    """ttft and decode are the engine's own. queue runs from the request's arrival to its admission to the engine, and
+    so has the search for documents and the making of the prompt in it; total runs from its arrival, too."""
     report, stream = answer.generation.report, answer.stream
     return {
         "mode": report.policy.mode,

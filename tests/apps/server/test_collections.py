@@ -59,6 +59,29 @@ def test_what_is_sent_is_prefilled_and_found(api: Api, service: Service) -> None
     assert not list((service.folder / "uploads").glob("*.parsed"))
 
 
+def test_uploads_and_what_becomes_of_them_are_counted(api: Api, service: Service) -> None:
+    def counted(name: str, **labels: str) -> float:
+        return service.metrics.registry.get_sample_value(f"hypic_{name}_total", labels) or 0.0
+
+    names = ("uploads", "upload_bytes", "ingest_prefill_tokens", "ingest_segments")
+    before = [counted(name) for name in names]
+    ready, failed = (counted("ingested_files", outcome=name) for name in ("ready", "failed"))
+    api.make()
+    good, bad = api.send(good=text("counting"), bad=" ")
+    file = api.until("ready", good)
+    api.until("failed", bad)
+    sizes = len(text("counting")) + 1
+    assert [counted(name) - n for name, n in zip(names, before, strict=True)] == [
+        2, sizes, file["tokens_total"], file["n_prefilled"],
+    ]  # fmt: skip
+    for outcome, n in (("ready", ready), ("failed", failed)):
+        for _ in range(100):  # a moment after its status
+            if counted("ingested_files", outcome=outcome) == n + 1:
+                break
+            time.sleep(0.02)
+        assert counted("ingested_files", outcome=outcome) == n + 1
+
+
 def test_an_answer_uses_the_segments_of_the_namespace(api: Api, service: Service) -> None:
     api.make()
     api.until("ready", *api.send(harbour=text("harbour")))
