@@ -15,6 +15,7 @@ from hypic_rag.errors import BadInput
 
 KEEP_ALIVE_SECONDS = 75  # longer than proxies keep a connection, and than any Retry-After: else it ends as it is used
 LEEWAY_SECONDS = 5  # for answers on their way out, when the grace is over
+KEEP_ALIVE_SECONDS = 75  # more than any Retry-After, so that who comes again finds the connection open
 SWITCH_SECONDS = 0.0001  # after which a thread that computes in Python lets the event loop go on
 
 
