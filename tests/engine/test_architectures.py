@@ -25,6 +25,11 @@ from hypic_rag.prompt import Part, Prompt
 CASES = cases.all_cases()
 TOLERANCE = 1e-4 if cases.DEVICE == "cpu" else 2e-4
 SEAM = 8
+VARIANTS = {  # of a recurrence that another case has with the same kernel and chunks
+    "bailing_hybrid_yarn", "ring_2.5", "falcon_h1 norm after the gate", "falcon_h1 norm before the gate",
+    "granitemoehybrid dense, rotary", "jamba dense", "lfm2_bias", "lfm2_moe", "olmo_hybrid_rotated", "qwen3_5_moe_text",
+    "qwen3_5_text, yarn", "qwen3_5_text, whole head", "zamba2 two blocks, adapters, rotary", "falcon_mamba",
+}  # fmt: skip
 
 
 @cache
@@ -117,10 +122,10 @@ def test_every_policy_equals_the_two_stream_oracle(name: str, compose: Any) -> N
     assert worst(assembled(engine_of(name), ask, policy), oracle(name, ask, policy)) < TOLERANCE
 
 
-@pytest.mark.parametrize("lengths", [(1, SEAM - 1, SEAM, SEAM + 1, 3), (600, 10)], ids=["short", "600"])
+@pytest.mark.parametrize("lengths", [(1, SEAM - 1, SEAM, SEAM + 1, 3), (600, 10)], ids=["short", "long"])
 def test_every_length_equals_the_two_stream_oracle(name: str, lengths: tuple[int, ...]) -> None:
-    """1, w - 1, w, w + 1 and conv - 1 tokens, and interiors shorter than a convolution; 600 tokens."""
-    ask = prompt(*lengths)
+    """1, w - 1, w, w + 1 and conv - 1 tokens, and interiors shorter than a convolution; 600 tokens, of variants 150."""
+    ask = prompt(*(150 if n == 600 and name in VARIANTS else n for n in lengths))
     assert worst(assembled(engine_of(name), ask, Policy()), oracle(name, ask, Policy())) < TOLERANCE
 
 

@@ -50,9 +50,8 @@ def test_leading_and_question_and_full_mode_equal_the_plain_model(engine: Segmen
         assert (got - want[-len(got) :]).abs().max() < TOLERANCE
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(compose="last_state")], ids=["exact", "last_state"])
-def test_the_assembled_forward_equals_the_two_stream_oracle(engine: SegmentEngine, plain: Any, policy: Policy) -> None:
-    ask = prompt(engine, 3)
+def test_the_assembled_forward_equals_the_two_stream_oracle(engine: SegmentEngine, plain: Any) -> None:
+    ask, policy = prompt(engine, 3), Policy()
     got = assembled(engine, ask, policy)
     assert (got - two_stream.logits(plain, ask, policy, tiny.mixers)).abs().max() < TOLERANCE
     other = assembled(engine, ask, Policy(compose="add"))

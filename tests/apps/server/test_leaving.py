@@ -68,12 +68,18 @@ def test_a_request_past_its_time(make_service: Callable[..., Service]) -> None:
 def test_health_answers_while_the_engine_prefills(server: Running) -> None:
     documents = ["word " * 1500 for _ in range(5)]
     slow = {**LONG, "documents": documents, "max_tokens": 1, "mode": "full"}
-    asking = threading.Thread(target=lambda: httpx.post(server.url + PATH, json=slow, timeout=120))
-    asking.start()
-    assert waits_for(lambda: server.service.loop.n_running == 1)
-    with watched_health(server) as waits:
-        asking.join()
-    assert len(waits) >= 3 and max(waits) < 0.5
+
+    def longest_wait() -> float:
+        asking = threading.Thread(target=lambda: httpx.post(server.url + PATH, json=slow, timeout=120))
+        asking.start()
+        assert waits_for(lambda: server.service.loop.n_running == 1)
+        with watched_health(server) as waits:
+            asking.join()
+        assert len(waits) >= 3
+        return max(waits)
+
+    # A machine with much else to do may hold up one round; an event loop that waits for the engine, every one.
+    assert any(longest_wait() < 0.5 for _ in range(3))
 
 
 def waits_for(condition: Callable[[], bool], seconds: float = 10) -> bool:
