@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -239,10 +240,10 @@ def test_tenants_take_turns(tmp_path: Path) -> None:
         patch.setattr(jobs, "WORKERS", 1)
         many, few = api.of("many"), api.of("few")
         many.make(), few.make()
-        sent = [many.send(**{f"n{i}": text(f"n{i}", 40)})[0] for i in range(5)]
+        sent = [many.send(**{f"n{i}": text(f"n{i}", 24)})[0] for i in range(4)]
         [one] = few.send(one=text("one"))
         few.until("ready", one)
-        assert sum(many.file(file)["status"] == "ready" for file in sent) < 4
+        assert sum(many.file(file)["status"] == "ready" for file in sent) < 3
         for file in sent:
             many.until("ready", file)
     service.database.close()
@@ -255,11 +256,11 @@ def test_a_large_file_does_not_hold_up_a_small_one_nor_a_question(tmp_path: Path
         engine = service.engine.within("asks/")
         prompt = engine.format.prompt("Who?", [("", text("question", 3))])
         engine.generate(prompt, Sampling(1))
-        [large] = api.send(large=" ".join(text(f"part {i}", 12) for i in range(150)))
+        [large] = api.send(large=" ".join(text(f"part {i}", 12) for i in range(90)))
         api.until("prefilling", large)
         [small] = api.of("other").send(small=text("small"))
         waits, healths = [], []
-        for _ in range(10):
+        for _ in range(5):
             began = time.monotonic()
             assert api.client.get("/health").status_code == 200
             api.file(large)
@@ -268,8 +269,8 @@ def test_a_large_file_does_not_hold_up_a_small_one_nor_a_question(tmp_path: Path
             engine.generate(prompt, Sampling(1))
             waits.append(time.monotonic() - began)
             time.sleep(0.1)
-        assert sorted(waits)[5] < 4 * jobs.BITE_SECONDS, waits
-        assert sorted(healths)[5] < 0.5, healths
+        assert median(waits) < 4 * jobs.BITE_SECONDS, waits
+        assert median(healths) < 0.5, healths
         api.of("other").until("ready", small)
         assert api.file(large)["status"] == "prefilling"  # it still was
         assert api.delete("/notes").status_code == 200

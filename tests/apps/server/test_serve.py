@@ -36,7 +36,7 @@ def serving(home: Path, tiny_model: Path, tmp_path: Path) -> Iterator[tuple[Base
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_what_is_under_way_finish(serving: tuple[BaseProcess, str], number: signal.Signals) -> None:
     process, url = serving
-    body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 300, "stream": True}
+    body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 150, "stream": True}
     lines: list[str] = []
 
     def follow() -> None:
