@@ -125,7 +125,7 @@ def stat_text(fields: dict[str, Any]) -> str:
         lines.append(f"trouble     {fields['trouble']}")
     for title in ("namespaces", "models", "kinds"):
         for name, sums in fields[title].items():
-            lines.append(f"{title[:-1]:<11} {name[:40] or '-'}: {_of(sums)}")
+            lines.append(f"{title[:-1]:<11} {name or '-'}: {_of(sums)}")
     return "\n".join(lines)
 
 

@@ -24,10 +24,17 @@ def add(
 
     if (tenant is None) != operator:
         raise BadParameter("say whose key it is: --tenant NAME, or --operator for one that opens /metrics")
-    key, secret = _keys().add(tenant, name)
+    keys = _keys()
+    is_first = not keys.exist
+    key, secret = keys.add(tenant, name)
     session.say(
         f"key {key.id} of {_owner(key)}; it is not shown again. To take it back: hypic-rag keys revoke {key.id}"
     )
+    if is_first:
+        session.say(
+            "From now on the server asks everybody for a key. What was made without keys is the tenant local's: "
+            "hypic-rag keys add --tenant local"
+        )
     print(secret)
 
 

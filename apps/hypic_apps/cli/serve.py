@@ -23,9 +23,11 @@ def run(settings: Settings) -> None:
     check_exposure(settings, keys.exist)  # before the model, which takes seconds to load
     keys.close()
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)  # documents, and segments that give them away
     logs.set_up(settings.log_format, settings.log_level)
     listener = serving.bound_socket(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
+    session.say(f"loading the model {settings.model}")
     with session.open_engine(settings, folder / "segments") as engine:
         from hypic_apps.server.loop import EngineLoop
         from hypic_apps.server.service import Service

@@ -38,9 +38,15 @@ FILE_FIELDS = (
 )  # fmt: skip
 
 
+HINTS = {
+    "collection": "GET /v1/collections lists yours",
+    "file": "GET /v1/collections/NAME/files lists a collection's",
+}
+
+
 class NotFound(ApiError):
     def __init__(self, kind: str, name: str):
-        super().__init__(404, f"there is no {kind} {name[:80]!r}", code=f"{kind}_not_found", param=kind)
+        super().__init__(404, f"there is no {kind} {name[:80]!r}: {HINTS[kind]}", code=f"{kind}_not_found", param=kind)
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,10 @@ def install(app: FastAPI) -> None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
         text = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "json_invalid":
+            return response(ApiError(400, f"the body is not JSON: {first['ctx']['error']}, at character {place}"))
+        if not place and not request.headers.get("content-type", "").startswith("application/json"):
+            return response(ApiError(400, "the body is not taken for JSON: send Content-Type: application/json"))
         return response(ApiError(400, f"{place or 'the request'}: {text}", param=place or None))
 
     async def of_http(request: Request, error: HTTPException) -> JSONResponse:

@@ -29,7 +29,8 @@ def check_model(found: Service, name: str | None) -> None:
 def check_name(name: str | None, served: tuple[str, ...]) -> None:
     """The first of ``served`` is the one to tell of."""
     if name is not None and name not in served:
-        raise ApiError(404, f"there is no model {name[:100]!r} here, only {served[0]!r}", code="model_not_found",
+        also = " (or 'default')" if "default" in served else ""
+        raise ApiError(404, f"there is no model {name[:100]!r} here, only {served[0]!r}{also}", code="model_not_found",
                        param="model")  # fmt: skip
 
 

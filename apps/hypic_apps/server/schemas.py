@@ -160,7 +160,6 @@ def refuse_unsupported(given: object) -> None:
     """Raises ApiError for a field that this server would have to pass over though it changes the answer."""
     for name, neutral in NEUTRAL.items():
         if isinstance(given, dict) and given.get(name) not in neutral:
-            only = f", but {neutral[-1]!r}" if len(neutral) > 1 else ""
-            raise ApiError(
-                400, f"{name} is not supported{only}: leave it out", code="unsupported_parameter", param=name
-            )
+            known = f", or give {neutral[-1]!r}" if len(neutral) > 1 else ""
+            text = f"{name} is not supported here: leave it out{known}"
+            raise ApiError(400, text, code="unsupported_parameter", param=name)

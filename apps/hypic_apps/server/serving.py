@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 import socket
 import sys
@@ -13,7 +14,7 @@ from hypic_apps.server.app import create_app
 from hypic_apps.server.service import Service
 from hypic_rag.errors import BadInput
 
-KEEP_ALIVE_SECONDS = 75  # longer than proxies keep a connection, and than any Retry-After: else it ends as it is used
+log = logging.getLogger(__name__)
 LEEWAY_SECONDS = 5  # for answers on their way out, when the grace is over
 KEEP_ALIVE_SECONDS = 75  # more than any Retry-After, so that who comes again finds the connection open
 SWITCH_SECONDS = 0.0001  # after which a thread that computes in Python lets the event loop go on
@@ -68,6 +69,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Requests are ended by the loop, each with an answer that says so, not by cutting their connections."""
         loop, grace = self._service.loop, self._service.settings.grace_seconds
+        log.info("stopping: requests under way have %g s; another Ctrl-C does not wait for them", grace)
         draining = asyncio.create_task(asyncio.to_thread(loop.close, grace))
         await super().shutdown(sockets)
         if self.force_exit:

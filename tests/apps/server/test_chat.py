@@ -186,6 +186,18 @@ def test_what_is_refused(server: Running, fields: dict[str, Any], status: int, s
     assert said in json.dumps(error)
 
 
+BODIES = {
+    "cut off": ('{"messages": ', {"Content-Type": "application/json"}, "the body is not JSON"),
+    "curl's own type": ('{"messages": []}', {"Content-Type": "application/x-www-form-urlencoded"}, "send Content-Type"),
+}
+
+
+@pytest.mark.parametrize("body, headers, said", BODIES.values(), ids=BODIES)
+def test_a_body_that_is_not_taken_says_why(server: Running, body: str, headers: dict[str, str], said: str) -> None:
+    refused = httpx.post(server.url + "/v1/chat/completions", content=body, headers=headers)
+    assert refused.status_code == 400 and said in refused.json()["error"]["message"]
+
+
 def test_openais_client_raises_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="gpt-5", messages=QUESTION)

@@ -85,7 +85,7 @@ class Window:
 
     def _new(self, **how: Any) -> Any:
         page = self.chromium.new_context(**how).new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
         page.on("console", self._note)
         return page

@@ -34,8 +34,11 @@ def serving(home: Path, tiny_model: Path, tmp_path: Path) -> Iterator[tuple[Base
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_what_is_under_way_finish(serving: tuple[BaseProcess, str], number: signal.Signals) -> None:
+def test_a_signal_lets_what_is_under_way_finish(
+    serving: tuple[BaseProcess, str], home: Path, number: signal.Signals
+) -> None:
     process, url = serving
+    assert (home / "server").stat().st_mode & 0o777 == 0o700  # what is in it is its owner's
     body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 150, "stream": True}
     lines: list[str] = []
 
