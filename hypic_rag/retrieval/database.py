@@ -9,6 +9,7 @@ from pathlib import Path
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.retrieval import schema
 from hypic_rag.retrieval.manifest import how_to_rebuild
+from hypic_rag.transaction import transaction
 
 FILE = "store.sqlite"
 SIGNS_OF_DAMAGE = ("no such", "malformed", "Could not decode to UTF-8")  # in an OperationalError
@@ -44,8 +45,8 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view for everything read inside. Inside ``writing`` it is part of that "
-        "transaction."""
+        """One consistent view for everything read inside. Inside ``writing`` it is part of that
+        transaction."""
         with self._transaction("BEGIN") as connection:
             yield connection
 
@@ -59,16 +60,11 @@ class Database:
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._lock, damage_reported(self.folder):
-            if self.connection.in_transaction:
+            if self.connection.in_transaction:  # which this is part of
                 yield self.connection
                 return
-            self.connection.execute(begin)
-            try:
+            with transaction(self.connection, begin):
                 yield self.connection
-            except BaseException:
-                self.connection.rollback()
-                raise
-            self.connection.commit()
 
 
 @contextlib.contextmanager

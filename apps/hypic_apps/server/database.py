@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hypic_apps.server.errors import NoRoom
 from hypic_rag.errors import StoreDamaged
+from hypic_rag.transaction import transaction
 
 FINISHED = ("ready", "failed")  # of a file's status
 TABLES = """
@@ -83,17 +84,11 @@ class Database:
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._lock, self._errors_told():
-            if self._connection.in_transaction:
+            if self._connection.in_transaction:  # which this is part of
                 yield self._connection
                 return
-            self._connection.execute(begin)
-            try:
+            with transaction(self._connection, begin):
                 yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
 
     @contextlib.contextmanager
     def _errors_told(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.index_file import DAMAGE_ERRORS, inode, is_damage, open_index, open_read_only
 from hypic_rag.cache.tiers.worth import MOST_USES, learnt, priority
 from hypic_rag.errors import HypicError
+from hypic_rag.transaction import transaction
 
 log = logging.getLogger(__name__)
 
@@ -152,15 +153,8 @@ class Index:
         if is_stale:
             self._db.close()
             self._db = self._open()
-        self._db.execute(begin)
-        try:
-            result = work(self._db)
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-        return result
+        with transaction(self._db, begin):
+            return work(self._db)
 
     def _open(self, cause: Exception | None = None) -> sqlite3.Connection:
         """cause: the damage met in the file open so far, unless another process has moved that aside."""
