@@ -82,8 +82,7 @@ class PackedPrefill:
         self.is_full = False
 
     def run(self, segments: Sequence[ColdSegment]) -> None:
-        most = PASSES * self.engine.pass_tokens
-        self.pace.run("prefill", segments, lambda segment: len(segment.ids), most, self._pack)
+        run_packed(segments, self.engine, self.pace, self._pack)
 
     def leading(self) -> None:
         """The system text's segment too, so that the first question computes nothing but itself."""
@@ -117,15 +116,11 @@ class PackedPrefill:
         return pack
 
 
-def packs(segments: Sequence[ColdSegment], engine: "SegmentEngine") -> list[list[ColdSegment]]:
-    """In their order, together up to PASSES passes; a longer segment goes alone."""
-    made: list[list[ColdSegment]] = []
-    most = PASSES * engine.pass_tokens
-    n_tokens = most
-    for segment in segments:
-        if n_tokens + len(segment.ids) > most:
-            made.append([])
-            n_tokens = 0
-        made[-1].append(segment)
-        n_tokens += len(segment.ids)
-    return made
+def run_packed(
+    segments: Sequence[ColdSegment],
+    engine: "SegmentEngine",
+    pace: Pace,
+    prefill: Callable[[Sequence[ColdSegment]], None],
+) -> None:
+    """``prefill`` all in their order, together up to PASSES passes; a longer segment goes alone."""
+    pace.run("prefill", segments, lambda segment: len(segment.ids), PASSES * engine.pass_tokens, prefill)

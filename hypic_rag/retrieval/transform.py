@@ -9,8 +9,9 @@ from llama_index.core.schema import BaseNode, TransformComponent
 
 from hypic_rag.engine import PrefillReport, SegmentEngine
 from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.rendering import title_and_text
-from hypic_rag.retrieval.segments import caching, cold_segments, packs
+from hypic_rag.retrieval.segments import ColdSegment, caching, cold_segments, run_packed
 
 
 class PrefillSegments(TransformComponent):
@@ -49,9 +50,12 @@ class PrefillSegments(TransformComponent):
         seen: set[str] = set()
         cold = cold_segments(self._engine, [title_and_text(node) for node in nodes], seen)
         policy = caching(self._engine.policy)
-        reports = [
-            self._engine.prefill([segment.ids for segment in pack], policy=policy) for pack in packs(cold, self._engine)
-        ]
+        reports = list[PrefillReport]()
+
+        def prefill(pack: Sequence[ColdSegment]) -> None:
+            reports.append(self._engine.prefill([segment.ids for segment in pack], policy=policy))
+
+        run_packed(cold, self._engine, Pace(), prefill)
         total = {
             name: sum(getattr(report, name) for report in reports)
             for name in ("n_hits", "n_prefilled", "n_tokens", "nbytes", "seconds")
