@@ -32,6 +32,11 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator | None) 
     return int(torch.multinomial(probabilities, 1, generator=generator))
 
 
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Without control tokens, and with its spaces as they are."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
 class TextStream:
     """Token ids in, text out, as soon as it is certain.
 
@@ -65,7 +70,7 @@ class TextStream:
         return self._decode(self._ids[self._prefix :])[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return decoded(self.tokenizer, ids)
 
     def _emit(self, new: str, last: bool = False) -> str:
         if self.stopped:

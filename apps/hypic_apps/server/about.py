@@ -1,19 +1,19 @@
 """GET /v1/server: what runs here, and how full it is."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from hypic_apps.server.models import policy_told
-from hypic_apps.server.service import Service, service
+from hypic_apps.server.service import Serving
 from hypic_rag import __version__
 
 router = APIRouter()
 
 
 @router.get("/v1/server")
-async def server(found: Annotated[Service, Depends(service)]) -> dict[str, Any]:
+async def server(found: Serving) -> dict[str, Any]:
     stats = await asyncio.to_thread(found.engine.cache.stats)  # asks the disk tier's index
     return {
         "version": __version__,

@@ -10,6 +10,7 @@ from hypic_apps.server.errors import ApiError, TooSlow
 from hypic_apps.server.loop import Stream
 from hypic_apps.server.turns import Message, Setting, Source, Turn
 from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
+from hypic_rag.engine.generate import decoded
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Prompt, fit_documents
 
@@ -138,7 +139,9 @@ class Answer:
         if ready.setting is None or generation.finish_reason == "cancelled":
             return
         ids = generation.token_ids
-        if _decoded(self.service.engine, ids) != generation.text:  # a stop string was cut off: the client knows none
+        if (
+            decoded(self.service.engine.tokenizer, ids) != generation.text
+        ):  # a stop string was cut off: the client knows none
             ids = self.service.engine.format.encode(generation.text)
         messages = [*ready.messages, Message("assistant", generation.text)]
         self.service.turns.remember(ready.setting, messages, Turn(ready.prompt, ids, ready.sources))
@@ -257,7 +260,3 @@ def _as_turns(messages: Sequence[Message]) -> tuple[str | None, list[tuple[str, 
         )
     texts = [message.text for message in merged]
     return system, list(zip(texts[:-1:2], texts[1::2], strict=True)), texts[-1]
-
-
-def _decoded(engine: SegmentEngine, ids: Sequence[int]) -> str:
-    return str(engine.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 
 from hypic_apps.server import (
     about,
@@ -21,7 +20,7 @@ from hypic_apps.server import (
 )
 from hypic_apps.server.loop import EngineStopped
 from hypic_apps.server.middleware import middleware
-from hypic_apps.server.service import Service, service
+from hypic_apps.server.service import Service, Serving
 
 
 def create_app(made: Service) -> FastAPI:
@@ -49,7 +48,7 @@ def create_app(made: Service) -> FastAPI:
         return {"status": "ok"}
 
     @app.get("/ready")
-    async def ready(found: Annotated[Service, Depends(service)]) -> dict[str, object]:
+    async def ready(found: Serving) -> dict[str, object]:
         if not found.loop.is_alive:
             raise errors.ShuttingDown() if found.loop.is_closing else EngineStopped()
         return {"status": "ready", "running": found.loop.n_running, "waiting": found.loop.n_waiting}

@@ -5,20 +5,20 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from hypic_apps.server import answering, told
 from hypic_apps.server.bodies import AnswerRoute
-from hypic_apps.server.logs import arrival
+from hypic_apps.server.logs import Arrived
 from hypic_apps.server.models import check_model
 from hypic_apps.server.schemas import ChatRequest
 from hypic_apps.server.schemas import Request as Fields
-from hypic_apps.server.service import Service, service
+from hypic_apps.server.service import Serving
 from hypic_apps.server.streaming import EventStream, finished
-from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.tenants import Asking
 from hypic_apps.server.turns import Message, Source
 from hypic_rag.config import Settings
 from hypic_rag.engine import Policy, Sampling
@@ -30,9 +30,9 @@ router = APIRouter(route_class=AnswerRoute)
 async def chat(
     body: ChatRequest,
     request: Request,
-    found: Annotated[Service, Depends(service)],
-    who: Annotated[Tenant, Depends(tenant)],
-    arrived: Annotated[float, Depends(arrival)],
+    found: Serving,
+    who: Asking,
+    arrived: Arrived,
 ) -> Response:
     """An answer to the last message; over documents, where some are given or a collection is named."""
     check_model(found, body.model)

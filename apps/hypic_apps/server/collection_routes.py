@@ -2,16 +2,14 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from hypic_apps.server.bodies import JsonRoute
-from hypic_apps.server.service import Service, service
-from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.service import Serving
+from hypic_apps.server.tenants import Asking
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=JsonRoute)
-Serving = Annotated[Service, Depends(service)]
-Asking = Annotated[Tenant, Depends(tenant)]
 MOST_FOUND = 100
 
 

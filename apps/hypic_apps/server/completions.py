@@ -4,20 +4,20 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from hypic_apps.server import answering, told
 from hypic_apps.server.bodies import AnswerRoute
 from hypic_apps.server.chat import policy_of, sampling_of
-from hypic_apps.server.logs import arrival
+from hypic_apps.server.logs import Arrived
 from hypic_apps.server.models import check_model
 from hypic_apps.server.schemas import CompletionRequest
-from hypic_apps.server.service import Service, service
+from hypic_apps.server.service import Service, Serving
 from hypic_apps.server.streaming import EventStream, finished
-from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.tenants import Asking, Tenant
 from hypic_rag.prompt import Prompt
 
 router = APIRouter(route_class=AnswerRoute)
@@ -27,9 +27,9 @@ router = APIRouter(route_class=AnswerRoute)
 async def complete(
     body: CompletionRequest,
     request: Request,
-    found: Annotated[Service, Depends(service)],
-    who: Annotated[Tenant, Depends(tenant)],
-    arrived: Annotated[float, Depends(arrival)],
+    found: Serving,
+    who: Asking,
+    arrived: Arrived,
 ) -> Response:
     """What follows the prompt: no chat format, no documents, all of it live."""
     check_model(found, body.model)

@@ -4,15 +4,15 @@ import asyncio
 import base64
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from hypic_apps.server.bodies import JsonRoute
 from hypic_apps.server.models import check_name
 from hypic_apps.server.schemas import EmbeddingRequest
-from hypic_apps.server.service import Service, service
+from hypic_apps.server.service import Serving
 from hypic_apps.server.streaming import ClientGone
 from hypic_rag.retrieval.embedder import BATCH, DEFAULT_ALIASES, DEFAULT_EMBEDDER, Embedder, Vectors
 
@@ -20,7 +20,7 @@ router = APIRouter(route_class=JsonRoute)
 
 
 @router.post("/v1/embeddings", response_model=None)
-async def embeddings(body: EmbeddingRequest, request: Request, found: Annotated[Service, Depends(service)]) -> Response:
+async def embeddings(body: EmbeddingRequest, request: Request, found: Serving) -> Response:
     embedder = found.embedder
     check_name(body.model, (embedder.name, *(DEFAULT_ALIASES if embedder.name == DEFAULT_EMBEDDER else ())))
     vectors: list[Vectors] = []

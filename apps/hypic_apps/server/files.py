@@ -1,17 +1,15 @@
 """``/v1/collections/NAME/files``: sent, listed, deleted."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
-from hypic_apps.server.service import Service, service
-from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.service import Serving
+from hypic_apps.server.tenants import Asking
 from hypic_apps.server.uploads import receive
 
 router = APIRouter(prefix="/v1/collections/{name}/files", tags=["files"])
-Serving = Annotated[Service, Depends(service)]
-Asking = Annotated[Tenant, Depends(tenant)]
 PARTS = {"type": "array", "items": {"type": "string", "format": "binary"}}
 BODY = {"schema": {"type": "object", "properties": {"file": PARTS}, "required": ["file"]}}
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Depends
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -115,6 +116,9 @@ async def arrival(request: Request) -> float:
     """When it came, of time.monotonic: a route's dependency."""
     found: float = request.state.arrived
     return found
+
+
+Arrived = Annotated[float, Depends(arrival)]
 
 
 class JsonFormatter(logging.Formatter):

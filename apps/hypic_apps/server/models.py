@@ -1,22 +1,22 @@
 """GET /v1/models, and which names a request may give."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from hypic_apps.server.errors import ApiError
-from hypic_apps.server.service import Service, service
+from hypic_apps.server.service import Service, Serving
 
 router = APIRouter()
 
 
 @router.get("/v1/models")
-async def models(found: Annotated[Service, Depends(service)]) -> dict[str, Any]:
+async def models(found: Serving) -> dict[str, Any]:
     return {"object": "list", "data": [_model(found)]}
 
 
 @router.get("/v1/models/{name:path}")
-async def model(name: str, found: Annotated[Service, Depends(service)]) -> dict[str, Any]:
+async def model(name: str, found: Serving) -> dict[str, Any]:
     check_model(found, name)
     return _model(found)
 

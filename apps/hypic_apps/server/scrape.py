@@ -1,15 +1,15 @@
 """GET /metrics: in the format that Prometheus asks for."""
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from hypic_apps.server.service import Service, service
+from hypic_apps.server.service import Serving
 
 router = APIRouter()
 
 
 @router.get("/metrics")
-def metrics(request: Request, found: Service = Depends(service)) -> Response:  # noqa: B008
+def metrics(request: Request, found: Serving) -> Response:
     """In a thread: counting what is on the disk may take a moment."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(found.metrics.registry), media_type=content_type)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from hypic_apps.server.collections import Collections
 from hypic_apps.server.database import Database
@@ -82,3 +82,6 @@ async def service(request: Request) -> Service:
     """A route's dependency; asynchronous, as others are run in a thread."""
     found: Service = request.app.state.service
     return found
+
+
+Serving = Annotated[Service, Depends(service)]

@@ -1,8 +1,9 @@
 """Whose request it is: a tenant's segments, collections and conversations are its own."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -35,6 +36,9 @@ async def tenant(request: Request) -> Tenant:
     """A route's dependency."""
     found: Tenant = request.state.tenant
     return found
+
+
+Asking = Annotated[Tenant, Depends(tenant)]
 
 
 def tenant_of(namespace: str) -> str:

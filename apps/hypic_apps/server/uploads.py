@@ -17,6 +17,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hypic_apps.server.errors import ApiError, NoRoom
+from hypic_rag.cache.tiers.files import sync_folder
 from hypic_rag.config import format_bytes
 from hypic_rag.retrieval.readers import SUFFIXES
 from hypic_rag.retrieval.segments import SPARE_DISK
@@ -123,7 +124,7 @@ class _Receiver:
             raise _malformed("it ends too early")
         if not self.uploads:
             raise ApiError(400, 'there is no file in the request: send parts named "file"', param="file")
-        _sync(self.folder)
+        sync_folder(self.folder)
         return self.uploads
 
     def undo(self) -> None:
@@ -208,12 +209,3 @@ class _Receiver:
 
 def _malformed(why: object) -> ApiError:
     return ApiError(400, f"the body is no multipart form: {why}")
-
-
-def _sync(folder: Path) -> None:
-    """The names in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -134,16 +134,12 @@ class RemoteTier:
 
     def discard(self, digest: str) -> None:
         """Queue its removal; it is not found from now on."""
-        with self._changed:
-            kept = [job for job in self._jobs if not (isinstance(job, _Put) and job.key.digest == digest)]
-            self._jobs = deque(kept)
+        self._drop_puts(lambda key: key.digest == digest)
         self._queue(_Delete(digest))
 
     def discard_namespace(self, namespace: str) -> None:
         """Queue the removal of all entries there whose keys have it, which reads every record."""
-        with self._changed:
-            kept = [job for job in self._jobs if not (isinstance(job, _Put) and job.key.namespace == namespace)]
-            self._jobs = deque(kept)
+        self._drop_puts(lambda key: key.namespace == namespace)
         self._queue(_DeleteNamespace(namespace))
 
     def flush(self, seconds: float | None = None) -> bool:
@@ -213,6 +209,10 @@ class RemoteTier:
         message = f"the remote {self.address} cannot be read: {type(error).__name__}: {error}"
         self._health.failed("read", message)
         raise _NotNow(message)
+
+    def _drop_puts(self, of: Callable[[SegmentKey], bool]) -> None:
+        with self._changed:
+            self._jobs = deque(job for job in self._jobs if not (isinstance(job, _Put) and of(job.key)))
 
     def _queue(self, job: Job) -> None:
         with self._changed:
