@@ -148,6 +148,14 @@ def test_host_budget_holds_and_answers_stay() -> None:
     assert "evicted" in {use.miss_reason for use in got.report.segments}
 
 
+def test_room_on_a_gpu_means_nothing_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    ask = prompt(40, 33)
+    engines = tiny.engine("qwen3_5_text"), tiny.engine("qwen3_5_text", device_memory=10**9)
+    without, given = (engine.score(ask, (5,)).first_logprobs for engine in engines)
+    assert given.equal(without)
+
+
 def test_namespaces_do_not_share() -> None:
     cache = SegmentCache.open(None, None, None)
     model = tiny.engine("qwen3_5_text", cache=cache, namespace="a")
