@@ -7,9 +7,9 @@ document, a question or a system text they stay plain text.
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Literal
 
@@ -112,6 +112,8 @@ class PromptFormat:
         both = self._render([("system", SLOT_SYSTEM), *turns])
         self._before, self._after = first.split(SLOT_DOCUMENTS)
         self._between = both.split(SLOT_ANSWER)[-1].split(SLOT_NEXT)[0]
+        # What lies between slots is the same each time.
+        self._encode_again: Callable[[str], Ids] = lru_cache(maxsize=64)(self.encode)
         self.version = "chat-template:" + hashlib.sha256(f"{first}|{both}".encode()).hexdigest()[:16]
 
     @classmethod
@@ -192,8 +194,17 @@ class PromptFormat:
         text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
         ids: list[int] = []
         for piece in self._pieces(text):
-            ids += self.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
+            ids += self._ids_of(piece)
         return tuple(ids)
+
+    def _ids_of(self, piece: str) -> list[int]:
+        """What calling the tokenizer gives, without its detours where there is nothing to pad or to cut: those take
+        0.15 ms a piece, ten times the work itself."""
+        fast = getattr(self.tokenizer, "backend_tokenizer", None)
+        if fast is None or fast.truncation or fast.padding or fast.encode_special_tokens:
+            found: list[int] = self.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
+            return found
+        return list(fast.encode(piece, add_special_tokens=False).ids)
 
     def _pieces(self, text: str) -> Iterable[str]:
         """Cut inside every control token, so that no piece contains one and none is matched."""
@@ -211,16 +222,16 @@ class PromptFormat:
         """Ids of template text, whose control tokens count, with variable texts in the slots, whose do not."""
         slots = "|".join(map(re.escape, texts)) or r"(?!)"
         ids: list[int] = []
-        plain = ""
+        plain, encode = "", self._encode_again
         for piece in re.split(f"({slots}|{self._control.pattern})", template):
             if piece in texts:
-                plain += texts[piece]
+                plain, encode = plain + texts[piece], self.encode
             elif piece in self._control_ids:
-                ids += (*self.encode(plain), self._control_ids[piece])
-                plain = ""
+                ids += (*encode(plain), self._control_ids[piece])
+                plain, encode = "", self._encode_again
             else:
                 plain += piece
-        return (*ids, *self.encode(plain))
+        return (*ids, *encode(plain))
 
     def _render(self, messages: list[tuple[str, str]]) -> str:
         if not self.tokenizer.chat_template:

@@ -68,6 +68,14 @@ def test_control_tokens_in_texts_stay_text(form: PromptFormat, tokenizer: Any, t
     assert [t for t in said if t in control] == [t for t in form.chat([("user", "x")]).token_ids if t in control]
 
 
+def test_ids_are_what_the_tokenizer_gives(form: PromptFormat, tokenizer: Any) -> None:
+    text = "Héllo  Vardal,\n\t1871 \U0001f600 don't"
+    want = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert form.encode(text) == want
+    tokenizer(text, truncation=True, max_length=2, padding="max_length")  # which the tokenizer keeps
+    assert form.encode(text) == want
+
+
 def test_control_tokens_that_are_not_special_stay_text_too(tokenizer: Any) -> None:
     """Qwen marks <think> and <tool_call> as added but not special; spaces added to a vocabulary are no control."""
     import copy

@@ -66,11 +66,13 @@ class TextStream:
         return self._emit(self._new_text(), last=True)
 
     def _new_text(self) -> str:
+        if self._read == len(self._ids):
+            return ""
         before = self._decode(self._ids[self._prefix : self._read])
         return self._decode(self._ids[self._prefix :])[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return decoded(self.tokenizer, ids)
+        return decoded(self.tokenizer, ids) if ids else ""
 
     def _emit(self, new: str, last: bool = False) -> str:
         if self.stopped:

@@ -87,14 +87,13 @@ def prepare(service: "Service", tenant: "Tenant", asked: Asked) -> Ready:
         turn, n_dropped = _chat(service, setting, asked), 0
     else:
         turn, n_dropped = _over_documents(service, setting, asked, retriever)
-    ready = fit(service, turn.prompt, asked.policy, asked.sampling, asked.max_tokens, setting.namespace)
-    return replace(ready, sources=turn.sources, n_dropped=n_dropped, setting=setting, messages=asked.messages)
+    sampling = fit(service, turn.prompt, asked.policy, asked.sampling, asked.max_tokens)
+    about = (turn.sources, n_dropped, setting, asked.messages)
+    return Ready(turn.prompt, sampling, asked.policy, setting.namespace, *about)
 
 
-def fit(
-    service: "Service", prompt: Prompt, policy: Policy, sampling: Sampling, max_tokens: int | None, namespace: str
-) -> Ready:
-    """The prompt with the tokens that its answer may have. Raises ContextTooLong, BadInput."""
+def fit(service: "Service", prompt: Prompt, policy: Policy, sampling: Sampling, max_tokens: int | None) -> Sampling:
+    """With the tokens that an answer to the prompt may have. Raises ContextTooLong, BadInput."""
     engine = service.engine
     engine.check_prompt(prompt, policy)
     room = engine.context_length - prompt.n_tokens
@@ -103,8 +102,7 @@ def fit(
             f"the prompt takes {prompt.n_tokens} tokens and the answer may take {max_tokens}, but {engine.model_name} "
             f"has a context of {engine.context_length}. Ask for at most {room} tokens, or with fewer or shorter texts"
         )
-    limit = max_tokens or min(service.settings.max_new_tokens, room)
-    return Ready(prompt, replace(sampling, max_new_tokens=limit), policy, namespace)
+    return replace(sampling, max_new_tokens=max_tokens or min(service.settings.max_new_tokens, room))
 
 
 @dataclass
@@ -122,9 +120,10 @@ class Answer:
         async for event in self.stream:
             if event.generation:
                 self._generation, self.total_ms = event.generation, self.stream.total_ms
-                self._remember(event.generation)
             if event.text:
                 yield event.text
+            if event.generation:
+                self._remember(event.generation)
 
     @property
     def generation(self) -> Generation:
@@ -148,23 +147,25 @@ class Answer:
 
 
 async def begin(service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], Ready]) -> Answer:
-    """Makes the prompt in a thread, then queues it. arrived: of time.monotonic.
+    """Makes the prompt in a thread, which queues it too: on its way back here it would wait once more for its turn.
 
-    Raises what ``make`` and ``EngineLoop.stream`` do, and TooSlow.
+    arrived: of time.monotonic. Raises what ``make`` and ``EngineLoop.stream`` do, and TooSlow.
     """
-    seconds = service.settings.request_seconds
+    seconds, listener = service.settings.request_seconds, asyncio.get_running_loop()
     with service.loop.place(tenant.namespace(), arrived) as watch:
+
+        def make_and_queue() -> Answer:
+            ready = make()
+            asked = (ready.prompt, ready.sampling, ready.policy, ready.namespace)
+            return Answer(service, ready, service.loop.stream(*asked, seconds, tenant.id, watch, listener))
+
         try:
             async with asyncio.timeout_at(arrived + seconds) as limit:
-                ready = await service.preparing.run(make)
+                return await service.preparing.run(make_and_queue, Answer.close)
         except TimeoutError:
             if limit.expired():
                 raise TooSlow() from None
             raise
-        stream = service.loop.stream(
-            ready.prompt, ready.sampling, ready.policy, ready.namespace, seconds, tenant.id, watch
-        )
-    return Answer(service, ready, stream)
 
 
 def _chat(service: "Service", setting: Setting, asked: Asked) -> Turn:

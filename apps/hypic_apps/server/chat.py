@@ -81,7 +81,8 @@ async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage:
 def policy_of(body: Fields, policy: Policy) -> Policy:
     """The server's, with what the request gives. Raises BadInput."""
     given = {"mode": body.mode, "seam_tokens": body.seam_tokens, "compose": body.compose}
-    return replace(policy, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    given = {name: value for name, value in given.items() if value is not None}
+    return replace(policy, **given) if given else policy  # type: ignore[arg-type]
 
 
 def sampling_of(body: Fields, settings: Settings) -> Sampling:

@@ -68,5 +68,6 @@ def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> answering.
         ids: Sequence[int] = form.encode(given)
     else:  # ids, or a list of one text
         ids = [token for one in given for token in (form.encode(one) if isinstance(one, str) else (one,))]
-    policy, sampling = policy_of(body, found.engine.policy), sampling_of(body, found.settings)
-    return answering.fit(found, Prompt.build((), (), ids), policy, sampling, body.max_tokens, who.namespace())
+    prompt, policy = Prompt.build((), (), ids), policy_of(body, found.engine.policy)
+    sampling = answering.fit(found, prompt, policy, sampling_of(body, found.settings), body.max_tokens)
+    return answering.Ready(prompt, sampling, policy, who.namespace())

@@ -96,7 +96,7 @@ class Keys:
     def exist(self) -> bool:
         """Whether there ever was one. Neither revoking the last nor losing the file under a running server opens it to
         everybody. Makes no file."""
-        if not self._seen and (self.folder / FILE).exists():
+        if not self._seen and (self._connection is not None or (self.folder / FILE).exists()):
             with self._database() as db:
                 self._seen = bool(db.execute("SELECT EXISTS (SELECT 1 FROM keys)").fetchone()[0])
         return self._seen

@@ -202,13 +202,15 @@ class EngineLoop:
         max_seconds: float,
         owner: str = "",
         watch: Watch | None = None,
+        listener: asyncio.AbstractEventLoop | None = None,
     ) -> Stream:
-        """Queues the request at once; call it where an event loop runs. watch: of ``place``; None: it arrives now.
+        """Queues the request at once. watch: of ``place``; None: it arrives now. listener: where the stream will be
+        read; None: here.
 
         max_seconds: from its arrival. Raises Busy, ShuttingDown, EngineStopped.
         """
         watch = watch or self.requests.watch(namespace)
-        job = Job(prompt, sampling, policy, namespace, owner, asyncio.get_running_loop(), watch)
+        job = Job(prompt, sampling, policy, namespace, owner, listener or asyncio.get_running_loop(), watch)
         try:
             self._take(job)
         except ApiError:
@@ -220,6 +222,8 @@ class EngineLoop:
         with self._changed:
             if refusal := self._refusal(0):
                 raise refusal
+            with contextlib.suppress(ValueError):  # its place is taken
+                self._places.remove(job.watch)
             self._waiting.append(job)
             self._changed.notify()
 

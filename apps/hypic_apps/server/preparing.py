@@ -14,10 +14,16 @@ class Preparing:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
 
-    async def run(self, make: Callable[[], Made]) -> Made:
-        """What ``make`` returns or raises; where it is cancelled before a thread is free, it is not begun."""
+    async def run(self, make: Callable[[], Made], drop: Callable[[Made], None]) -> Made:
+        """What ``make`` returns or raises; where it is cancelled before a thread is free, it is not begun, and where
+        that is too late ``drop`` gets what was made."""
         context = contextvars.copy_context()  # the log's lines are of this request
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, make)
+        made = self._threads.submit(context.run, make)
+        try:
+            return await asyncio.wrap_future(made)
+        except asyncio.CancelledError:
+            made.add_done_callback(lambda done: done.cancelled() or done.exception() or drop(done.result()))
+            raise
 
     def close(self) -> None:
         """Does not wait for what has begun."""

@@ -1,29 +1,35 @@
 """What a server adds to the engine's time to the first token, with one client and nothing else under way."""
 
+import http.client
 import json
+import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from hypic_eval.intervals import median
 from hypic_eval.machine import commit, describe_machine
 from hypic_eval.results import ResultRow, Results
-from hypic_eval.serving.api import Api, Refused, chat_body
+from hypic_eval.serving.api import Refused, chat_body
 from hypic_rag.errors import HypicError
 
 if TYPE_CHECKING:
     from hypic_eval.task import Question
     from hypic_rag.engine import SegmentEngine
 
-VERSION = 1
+VERSION = 2
 GOAL_MS = 5.0
+N_TOKENS = 4  # an answer's: with one, its end would come in the way of its first token
 N_DOCUMENTS = 2  # of each question: a short pass, so that its noise is small beside what is measured
 N_WARMING = 2  # rounds that are not counted; the first of each question makes its segments
 NOTES = [
     "One client over HTTP, and an engine of the same model in the client's process, asked the same in turn: answers of "
-    f"one token over {N_DOCUMENTS} documents whose segments are in memory. Over HTTP from sending the texts, alone "
-    "from the prompt's token ids. Medians with quartiles; differences are of pairs.",
+    f"{N_TOKENS} tokens over {N_DOCUMENTS} documents whose segments are in memory, timed to the first. Over HTTP from "
+    "sending the texts (with Python's http.client, which adds little itself), alone from the prompt's token ids. "
+    "Medians with quartiles; differences are of pairs.",
     "Beyond its own engine: the client's time less what the server tells of its engine's for the same request. Beyond "
     "an engine alone: less the time of the engine in the client's process.",
 ]
@@ -52,14 +58,14 @@ def measure_overhead(
     """n rounds, the questions in turn. engine: of the server's model and policy. Raises Refused, NotWarm."""
     rounds: list[Round] = []
     n_untimed = N_WARMING * len(questions)
-    with Api(url) as api:
+    with closing(_connected(url)) as connection:
         for i in range(n_untimed + n):
             question, is_timed = questions[i % len(questions)], i >= n_untimed
             if i % 2:
                 alone = _alone(engine, question, is_timed)
-                client, told = _served(api, question, is_timed)
+                client, told = _served(connection, question, is_timed)
             else:
-                client, told = _served(api, question, is_timed)
+                client, told = _served(connection, question, is_timed)
                 alone = _alone(engine, question, is_timed)
             if is_timed:
                 rounds.append(Round(client, told, alone))
@@ -67,22 +73,31 @@ def measure_overhead(
     return rounds
 
 
-def _served(api: Api, question: "Question", is_timed: bool) -> tuple[float, float]:
+def _connected(url: str) -> http.client.HTTPConnection:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port)
+    connection.connect()
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _served(connection: http.client.HTTPConnection, question: "Question", is_timed: bool) -> tuple[float, float]:
     """As the client sees it, and as the server's engine tells."""
     documents = [{"title": title, "text": text} for title, text in question.documents[:N_DOCUMENTS]]
-    body = chat_body(question.text, documents=documents, max_tokens=1, stream=True)
-    first, last = 0.0, {}
+    fields = chat_body(question.text, documents=documents, max_tokens=N_TOKENS, stream=True)
+    body, first, last = json.dumps(fields).encode(), 0.0, {}
     began = time.perf_counter()
-    with api.client.stream("POST", "/v1/chat/completions", json=body) as response:
-        if response.status_code != 200:
-            raise Refused(f"{response.status_code}: {response.read().decode(errors='replace')[:500]}")
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                last = json.loads(line.removeprefix("data: "))
-                if "error" in last:
-                    raise Refused(last["error"]["message"])
-                if last["choices"][0]["delta"].get("content") or "hypic" in last:
-                    first = first or time.perf_counter()
+    connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    if response.status != 200:
+        raise Refused(f"{response.status}: {response.read().decode(errors='replace')[:500]}")
+    while line := response.readline():
+        if line.startswith(b"data: {"):
+            last = json.loads(line.removeprefix(b"data: "))
+            if "error" in last:
+                raise Refused(last["error"]["message"])
+            if last["choices"][0]["delta"].get("content") or "hypic" in last:
+                first = first or time.perf_counter()
     if is_timed:
         _check_warm([document["tier"] for document in last["documents"]], last["hypic"]["resumed_tokens"])
     return 1e3 * (first - began), float(last["hypic"]["ms"]["ttft"])
@@ -93,12 +108,14 @@ def _alone(engine: "SegmentEngine", question: "Question", is_timed: bool) -> flo
 
     documents = [(" ".join(title.split()), text) for title, text in question.documents[:N_DOCUMENTS]]
     prompt = engine.format.prompt(question.text, documents)  # as the server builds it
-    began = time.perf_counter()
-    report = engine.generate(prompt, Sampling(max_new_tokens=1)).report
-    ended = time.perf_counter()
-    if is_timed:
-        _check_warm([use.tier for use in report.segments], report.resumed_tokens)
-    return 1e3 * (ended - began)
+    first, began = 0.0, time.perf_counter()
+    for event in engine.stream(prompt, Sampling(max_new_tokens=N_TOKENS)):
+        if event.text or event.generation:
+            first = first or time.perf_counter()
+        if event.generation and is_timed:
+            report = event.generation.report
+            _check_warm([use.tier for use in report.segments], report.resumed_tokens)
+    return 1e3 * (first - began)
 
 
 def _check_warm(tiers: Sequence[str | None], resumed_tokens: int) -> None:

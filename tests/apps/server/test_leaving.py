@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from hypic_apps.server import answering
 from hypic_apps.server.service import Service
 from tiny_server import Running, running, turns, watched_health
 
@@ -63,6 +64,30 @@ def test_a_request_past_its_time(make_service: Callable[..., Service]) -> None:
             last = [line for line in streamed.iter_lines() if line][-1]
         assert streamed.status_code == 200 and '"code":"timeout"' in last
         assert server.idle(2)
+
+
+def test_past_its_time_while_its_prompt_is_made(
+    make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that makes it goes on, and queues it for nobody: what it queued is dropped."""
+    prepare, finish, made = answering.prepare, threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> answering.Ready:
+        finish.wait(10)
+        made.set()
+        return prepare(*given)
+
+    monkeypatch.setattr(answering, "prepare", slowly)
+    with running(make_service(request_seconds=0.3)) as server:
+        response = server.post(PATH, **LONG)
+        assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
+        finish.set()
+        assert made.wait(5)
+        loop = server.service.loop
+        assert waits_for(lambda: loop.n_running + loop.n_waiting == 0)
+        assert server.idle(5)
+        monkeypatch.undo()
+        assert server.post(PATH, messages=turns("Hi"), max_tokens=1).status_code == 200  # its place is free
 
 
 def test_health_answers_while_the_engine_prefills(server: Running) -> None:
