@@ -14,7 +14,8 @@ from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.plan import Event, Mark, Rows, build
 from hypic_rag.prompt import Ids
 
-MAX_ROWS = 2048  # a pass; beyond it a larger product is no faster on a CPU and needs more memory
+MAX_ROWS = 2048  # a pass
+MAX_ROWS_ON_CPU = 512  # a larger product is no faster there, and answers under way wait for a pass to end
 MAX_ROWS_IN_CHUNKS = 16384  # on a GPU: each pass reads the weights, and of a model of experts nearly all of them
 
 

@@ -16,7 +16,7 @@ import torch
 from hypic_rag.cache import Entry, Hit, Miss, SegmentCache, SegmentKey, Stored, codec_named
 from hypic_rag.cache.tiers.device import DevicePool, Resident
 from hypic_rag.engine.layout import Layout
-from hypic_rag.engine.prefill import MAX_ROWS, MAX_ROWS_IN_CHUNKS, packs, prefill
+from hypic_rag.engine.prefill import MAX_ROWS, MAX_ROWS_IN_CHUNKS, MAX_ROWS_ON_CPU, packs, prefill
 from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part
 
@@ -64,7 +64,8 @@ class Segments:
         """deterministic: one segment a pass. in_chunks: see ``prefill``. max_bytes: of entries made in a pass."""
         self.model, self.layout, self.cache, self.template = model, layout, cache, template
         self.in_chunks, self.max_bytes = in_chunks, max_bytes
-        self.max_rows = 1 if deterministic else MAX_ROWS_IN_CHUNKS if in_chunks else MAX_ROWS
+        rows = MAX_ROWS_ON_CPU if model.device.type == "cpu" else MAX_ROWS_IN_CHUNKS if in_chunks else MAX_ROWS
+        self.max_rows = 1 if deterministic else rows
         self.key = lru_cache(maxsize=512)(self._key)  # its digest takes a tenth of a millisecond
         self.codec = codec_named(template.codec)
         self._fitting: WeakSet[Entry] = WeakSet()  # seen before: of a large model a look takes 0.2 ms

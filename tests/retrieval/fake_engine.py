@@ -143,6 +143,9 @@ class FakeEmbedder:
     def embed_query(self, text):
         return self.embed([text])[0]
 
+    def n_tokens(self, texts):
+        return sum(len(text.split()) for text in texts)
+
 
 def in_mode(engine, **changes):
     engine.policy = replace(engine.policy, **changes)

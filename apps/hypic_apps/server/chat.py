@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from hypic_apps.server import answering, told
+from hypic_apps.server.answers import ChatAnswer, ok
 from hypic_apps.server.bodies import AnswerRoute
 from hypic_apps.server.logs import Arrived
 from hypic_apps.server.models import check_model
@@ -26,7 +27,7 @@ from hypic_rag.engine import Policy, Sampling
 router = APIRouter(route_class=AnswerRoute)
 
 
-@router.post("/v1/chat/completions", response_model=None)
+@router.post("/v1/chat/completions", response_model=None, responses=ok(ChatAnswer))
 async def chat(
     body: ChatRequest,
     request: Request,

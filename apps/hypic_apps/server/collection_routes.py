@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from hypic_apps.server.answers import CollectionTold, Deleted, FoundChunk, Listed, ok
 from hypic_apps.server.bodies import JsonRoute
 from hypic_apps.server.service import Serving
 from hypic_apps.server.tenants import Asking
@@ -17,28 +18,28 @@ class NewCollection(BaseModel):
     name: str
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=ok(CollectionTold, status=201))
 def create(new: NewCollection, serving: Serving, asking: Asking) -> dict[str, Any]:
     return serving.collections.create(asking, new.name)
 
 
-@router.get("")
+@router.get("", responses=ok(Listed[CollectionTold]))
 def listed(serving: Serving, asking: Asking) -> dict[str, Any]:
     return {"object": "list", "data": serving.collections.all(asking)}
 
 
-@router.get("/{name}")
+@router.get("/{name}", responses=ok(CollectionTold))
 def one(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     return serving.collections.get(asking, name)
 
 
-@router.delete("/{name}")
+@router.delete("/{name}", responses=ok(Deleted))
 def delete(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     """Its files, texts, vectors and segments are gone when this answers."""
     return {"id": serving.collections.delete(asking, name), "object": "collection", "deleted": True}
 
 
-@router.get("/{name}/search")
+@router.get("/{name}/search", responses=ok(Listed[FoundChunk]))
 def search(
     name: str, serving: Serving, asking: Asking, q: str, k: Annotated[int, Query(ge=1, le=MOST_FOUND)] = 5
 ) -> dict[str, Any]:

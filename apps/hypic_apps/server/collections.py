@@ -301,6 +301,7 @@ def _collection(row: sqlite3.Row, files: Sequence[dict[str, Any]], nbytes: int) 
         "status": "ready" if n_done == len(files) else "working",
         "progress": {
             "n_done": n_done,
+            "n_failed": sum(file["status"] == "failed" for file in files),
             "n_total": len(files),
             "tokens_done": total["tokens_done"],
             "tokens_total": total["tokens_total"],

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from hypic_apps.server import answering, told
+from hypic_apps.server.answers import CompletionAnswer, ok
 from hypic_apps.server.bodies import AnswerRoute
 from hypic_apps.server.chat import policy_of, sampling_of
 from hypic_apps.server.logs import Arrived
@@ -23,7 +24,7 @@ from hypic_rag.prompt import Prompt
 router = APIRouter(route_class=AnswerRoute)
 
 
-@router.post("/v1/completions", response_model=None)
+@router.post("/v1/completions", response_model=None, responses=ok(CompletionAnswer))
 async def complete(
     body: CompletionRequest,
     request: Request,

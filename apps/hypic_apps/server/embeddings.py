@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from hypic_apps.server.answers import EmbeddingAnswer, ok
 from hypic_apps.server.bodies import JsonRoute
 from hypic_apps.server.models import check_name
 from hypic_apps.server.schemas import EmbeddingRequest
@@ -19,7 +20,7 @@ from hypic_rag.retrieval.embedder import BATCH, DEFAULT_ALIASES, DEFAULT_EMBEDDE
 router = APIRouter(route_class=JsonRoute)
 
 
-@router.post("/v1/embeddings", response_model=None)
+@router.post("/v1/embeddings", response_model=None, responses=ok(EmbeddingAnswer))
 async def embeddings(body: EmbeddingRequest, request: Request, found: Serving) -> Response:
     embedder = found.embedder
     check_name(body.model, (embedder.name, *(DEFAULT_ALIASES if embedder.name == DEFAULT_EMBEDDER else ())))

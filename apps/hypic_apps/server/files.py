@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
+from hypic_apps.server.answers import Deleted, FileTold, Listed, ok
 from hypic_apps.server.service import Serving
 from hypic_apps.server.tenants import Asking
 from hypic_apps.server.uploads import receive
@@ -15,7 +16,10 @@ BODY = {"schema": {"type": "object", "properties": {"file": PARTS}, "required": 
 
 
 @router.post(
-    "", status_code=202, openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": BODY}}}
+    "",
+    status_code=202,
+    responses=ok(Listed[FileTold], status=202),
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": BODY}}},
 )
 async def send(name: str, request: Request, serving: Serving, asking: Asking) -> dict[str, Any]:
     """What was answered is on the disk: it will be ingested, also if the server is killed now."""
@@ -26,17 +30,17 @@ async def send(name: str, request: Request, serving: Serving, asking: Asking) ->
     return {"object": "list", "data": await run_in_threadpool(collections.add, asking, name, uploads)}
 
 
-@router.get("")
+@router.get("", responses=ok(Listed[FileTold]))
 def listed(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     return {"object": "list", "data": serving.collections.files(asking, name)}
 
 
-@router.get("/{file_id}")
+@router.get("/{file_id}", responses=ok(FileTold))
 def one(name: str, file_id: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     return serving.collections.file(asking, name, file_id)
 
 
-@router.delete("/{file_id}")
+@router.delete("/{file_id}", responses=ok(Deleted))
 def delete(name: str, file_id: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     """Its texts, vectors and segments are gone when this answers."""
     serving.collections.delete_file(asking, name, file_id)

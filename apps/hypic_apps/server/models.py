@@ -4,18 +4,19 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from hypic_apps.server.answers import Listed, ModelTold, ok
 from hypic_apps.server.errors import ApiError
 from hypic_apps.server.service import Service, Serving
 
 router = APIRouter()
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=ok(Listed[ModelTold]))
 async def models(found: Serving) -> dict[str, Any]:
     return {"object": "list", "data": [_model(found)]}
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", responses=ok(ModelTold))
 async def model(name: str, found: Serving) -> dict[str, Any]:
     check_model(found, name)
     return _model(found)

@@ -1,5 +1,9 @@
-"""What a request's body may hold. OpenAI's fields, and ours beside them; what is not named here is left alone."""
+"""What a request's body may hold: OpenAI's fields, and ours beside them. What is not named here is left alone, as
+clients send all sorts of things, but not what was meant to be one of them."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -10,6 +14,8 @@ from hypic_rag.engine.policy import Compose, Mode
 FAST = Field(fail_fast=True)
 """Of a list: what is wrong with the first of a million values is all that anybody is told."""
 MOST_MESSAGES, MOST_DOCUMENTS = 10_000, 2_000
+ALIKE = 0.85  # of 1; "document" is, to "documents", and "top_a", which other servers know, is not to "top_k"
+MOST_UNKNOWN, LONGEST_UNKNOWN = 32, 40  # how many unknown fields are looked at, of how many characters
 MOST_TEXT = 100_000  # characters to be embedded at once; some seconds on a processor
 
 # Fields that would change the answer, and the values that ask for nothing: anything else is refused.
@@ -119,6 +125,7 @@ class Request(BaseModel):
     @classmethod
     def _refuse(cls, given: Any) -> Any:
         refuse_unsupported(given)
+        refuse_misspelt(given, cls.model_fields)
         return given
 
     @property
@@ -163,3 +170,13 @@ def refuse_unsupported(given: object) -> None:
             known = f", or give {neutral[-1]!r}" if len(neutral) > 1 else ""
             text = f"{name} is not supported here: leave it out{known}"
             raise ApiError(400, text, code="unsupported_parameter", param=name)
+
+
+def refuse_misspelt(given: object, fields: Iterable[str]) -> None:
+    """Raises ApiError for a field that nobody knows and that is much like one of these."""
+    known = [*fields, *NEUTRAL]
+    unknown = (name for name in given if name not in known) if isinstance(given, dict) else iter(())
+    for name in islice(unknown, MOST_UNKNOWN):
+        if len(name) <= LONGEST_UNKNOWN and (found := get_close_matches(name, known, n=1, cutoff=ALIKE)):
+            text = f"{name} is not a field of this request: did you mean {found[0]}?"
+            raise ApiError(400, text, code="unknown_parameter", param=name)

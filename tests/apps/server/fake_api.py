@@ -98,7 +98,8 @@ class Fake:
             "id": collection["id"], "object": "collection", "name": collection["name"],
             "created_at": collection["created_at"], "n_files": len(files), "n_documents": len(files),
             "n_chunks": 12 * n_done, "bytes": 34_212 * len(files), "status": "ready" if is_ready else "working",
-            "progress": {"n_done": n_done, "n_total": len(files),
+            "progress": {"n_done": n_done, "n_failed": sum(file["status"] == "failed" for file in files),
+                         "n_total": len(files),
                          "tokens_done": sum(file["tokens_done"] for file in files),
                          "tokens_total": sum(file["tokens_total"] for file in files)},
         }  # fmt: skip

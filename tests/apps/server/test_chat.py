@@ -164,6 +164,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "an empty stop string": ({"stop": ""}, 400, "stop"),
     "a wrong mode": ({"mode": "fast"}, 400, "mode"),
     "both": ({"documents": DOCUMENTS, "collection": "x"}, 400, "not both"),
+    "a misspelt field": ({"colection": "x"}, 400, "did you mean collection?"),
     "no such collection": ({"collection": "x"}, 404, "collection_not_found"),
     "the assistant last": ({"messages": turns("a", "b"), "documents": DOCUMENTS}, 400, "the user's last"),
     "too long a prompt": ({"messages": turns("word " * 9000)}, 400, "context_length_exceeded"),
@@ -184,6 +185,11 @@ def test_what_is_refused(server: Running, fields: dict[str, Any], status: int, s
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert said in json.dumps(error)
+
+
+def test_fields_of_other_servers_are_left_alone(server: Running) -> None:
+    fields = {"user": "x", "metadata": {"a": "b"}, "top_a": 0.5, "min_p": 0.1, "x" * 1000: 1}
+    assert server.post("/v1/chat/completions", messages=QUESTION, max_tokens=1, **fields).status_code == 200
 
 
 BODIES = {

@@ -70,6 +70,9 @@ def test_uploads_and_what_becomes_of_them_are_counted(api: Api, service: Service
     good, bad = api.send(good=text("counting"), bad=" ")
     file = api.until("ready", good)
     api.until("failed", bad)
+    assert api.ask("GET", "/notes").json()["progress"] | {"tokens_done": 0, "tokens_total": 0} == {
+        "n_done": 2, "n_failed": 1, "n_total": 2, "tokens_done": 0, "tokens_total": 0,
+    }  # fmt: skip
     sizes = len(text("counting")) + 1
     assert [counted(name) - n for name, n in zip(names, before, strict=True)] == [
         2, sizes, file["tokens_total"], file["n_prefilled"],

@@ -1,0 +1,220 @@
+"""What answers hold: for the schema (``/openapi.json``), of which clients are made. Nothing is checked by these when an
+answer is sent; the tests hold answers to them."""
+
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from hypic_rag.engine.policy import Compose, Mode
+
+One = TypeVar("One")
+Tier = Literal["device", "host", "disk", "remote", "conversation", "live"]
+
+
+class Listed(BaseModel, Generic[One]):
+    model_config = ConfigDict(json_schema_extra={"description": "A list, in OpenAI's form."})
+    object: Literal["list"]
+    data: list[One]
+
+
+class CachedTokens(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class UsedDocument(BaseModel):
+    """A document of the prompt. similarity: cosine, where it was found for the question. tier: where its segment came
+    from; null: it was prefilled for this answer, for the ``miss_reason``."""
+
+    index: int
+    title: str
+    source: str | None
+    text: str
+    similarity: float | None
+    file_id: str | None
+    n_tokens: int
+    tier: Tier | None
+    miss_reason: str | None
+
+
+class Milliseconds(BaseModel):
+    """queue: from arrival to the engine, the search for documents included. prefill: of what missed. ttft: the
+    engine's, to the first token. total: from arrival to the last."""
+
+    queue: float
+    prefill: float
+    assemble: float
+    ttft: float
+    decode: float
+    total: float
+
+
+class PromptSegment(BaseModel):
+    """A stretch of the prompt. document: its index among ``documents``."""
+
+    kind: Literal["leading", "document", "live"]
+    n_tokens: int
+    seam_tokens: int
+    tier: Tier | None
+    miss_reason: str | None
+    document: int | None
+
+
+class Hypic(BaseModel):
+    """What the answer cost. n_dropped: documents that were found and had no room."""
+
+    mode: Mode
+    seam_tokens: int
+    compose: Compose
+    prompt_tokens: int
+    computed_tokens: int
+    cached_tokens: int
+    resumed_tokens: int
+    n_dropped: int
+    ms: Milliseconds
+    segments: list[PromptSegment]
+
+
+class AnswerMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AnswerMessage
+    logprobs: None
+    finish_reason: Literal["stop", "length"]
+
+
+class ChatAnswer(BaseModel):
+    """With ``stream`` it comes in OpenAI's chunks instead: the first has ``documents``, the last all that is here."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    documents: list[UsedDocument]
+    hypic: Hypic
+
+
+class TextChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionAnswer(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+    hypic: Hypic
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(BaseModel):
+    """embedding: numbers, or base64 of little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingAnswer(BaseModel):
+    object: Literal["list"]
+    model: str
+    usage: EmbeddingUsage
+    data: list[Embedding]
+
+
+class PolicyTold(BaseModel):
+    mode: Mode
+    seam_tokens: int
+    compose: Compose
+
+
+class ModelTold(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    context_length: int
+    policy: PolicyTold
+
+
+class Progress(BaseModel):
+    """Files, of which n_done are ready or failed; tokens prefilled of those to be prefilled."""
+
+    n_done: int
+    n_failed: int
+    n_total: int
+    tokens_done: int
+    tokens_total: int
+
+
+class CollectionTold(BaseModel):
+    """bytes: of its segments on the disk."""
+
+    id: str
+    object: Literal["collection"]
+    name: str
+    created_at: int
+    n_files: int
+    n_documents: int
+    n_chunks: int
+    bytes: int
+    status: Literal["working", "ready"]
+    progress: Progress
+
+
+class FileTold(BaseModel):
+    """error: where it failed."""
+
+    object: Literal["file"]
+    id: str
+    filename: str
+    bytes: int
+    created_at: int
+    status: Literal["queued", "parsing", "prefilling", "ready", "failed"]
+    error: str | None
+    n_documents: int
+    n_chunks: int
+    n_segments: int
+    n_prefilled: int
+    tokens_done: int
+    tokens_total: int
+
+
+class FoundChunk(BaseModel):
+    file_id: str
+    title: str
+    text: str
+    similarity: float
+
+
+class Deleted(BaseModel):
+    id: str
+    object: Literal["collection", "file"]
+    deleted: Literal[True]
+
+
+def ok(model: Any, description: str = "OK", status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """A route's ``responses``."""
+    return {status: {"model": model, "description": description}}

@@ -1,0 +1,59 @@
+"""Answers hold what the schema says of them, and nothing else."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from collecting import Api, make_service, serving, text
+from fastapi.routing import APIRoute
+from hypic_apps.server import chat, collection_routes, completions, embeddings, files, models
+
+QUESTION = {"messages": [{"role": "user", "content": "What matters?"}], "max_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with serving(make_service(tmp_path_factory.mktemp("server"))) as asked:
+        yield asked
+
+
+def routes() -> dict[tuple[str, str], APIRoute]:
+    parts = (chat, collection_routes, completions, embeddings, files, models)
+    found = [route for part in parts for route in part.router.routes if isinstance(route, APIRoute)]
+    return {(method, route.path): route for route in found for method in route.methods or ()}
+
+
+def test_answers_are_as_the_schema_says(api: Api) -> None:
+    left = routes()
+    ids: dict[str, str] = {}
+
+    def ask(method: str, route: str, status: int = 200, **options: Any) -> Any:
+        answer = api.client.request(method, re.sub(r"\{(\w+)[^}]*\}", lambda found: ids[found[1]], route), **options)
+        assert answer.status_code == status, answer.text
+        model = left.pop((method, route)).responses[status]["model"]
+        assert model.model_validate(answer.json()).model_dump() == answer.json()
+        return answer.json()
+
+    ids["name"] = "notes"
+    ask("POST", "/v1/collections", 201, json={"name": "notes"})
+    ids["file_id"] = ask(
+        "POST",
+        "/v1/collections/{name}/files",
+        202,
+        files=[("file", ("a.txt", text("violin"))), ("file", ("b.txt", " "))],
+    )["data"][0]["id"]
+    api.until("ready", ids["file_id"])
+    assert {file["status"] for file in ask("GET", "/v1/collections/{name}/files")["data"]} >= {"ready"}
+    ask("GET", "/v1/collections/{name}/files/{file_id}")
+    ask("GET", "/v1/collections")
+    ask("GET", "/v1/collections/{name}")
+    assert ask("GET", "/v1/collections/{name}/search", params={"q": "violin"})["data"]
+    assert ask("POST", "/v1/chat/completions", json={**QUESTION, "collection": "notes"})["documents"]
+    ask("POST", "/v1/completions", json={"prompt": "Once", "max_tokens": 3})
+    ask("POST", "/v1/embeddings", json={"input": ["violin", "harbour"]})
+    ask("DELETE", "/v1/collections/{name}/files/{file_id}")
+    ask("DELETE", "/v1/collections/{name}")
+    ids["name"] = ask("GET", "/v1/models")["data"][0]["id"]
+    ask("GET", "/v1/models/{name:path}")
+    assert not left
