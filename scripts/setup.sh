@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv beside this folder and installs hypic-rag into it: setup.sh [test]
+# Makes .venv beside this folder and installs hypic-rag into it: setup.sh [test]. Where there is an NVIDIA GPU, with the
+# extra cuda.
 # A second run does nothing while pyproject.toml stays as it was.
 set -euo pipefail
 
@@ -10,7 +11,10 @@ if [[ -n "$extra" && "$extra" != test ]]; then
     exit 2
 fi
 
-wanted="$(cksum < pyproject.toml) in $PWD"
+has_nvidia_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
+if has_nvidia_gpu; then cuda=cuda; else cuda=; fi
+
+wanted="$(cksum < pyproject.toml) in $PWD${cuda:+ with $cuda}"
 for done_with in "$extra" test; do # with the test extra is more than without it
     if [[ -f ".venv/.ready-$done_with" && "$(cat ".venv/.ready-$done_with")" == "$wanted" ]]; then
         exit 0
@@ -33,8 +37,6 @@ rm -f .venv/.ready-*
 # Not compiled ahead: Python compiles what is imported, a small part, when it first is.
 install() { .venv/bin/python -m pip --disable-pip-version-check -qq install --no-compile "$@"; }
 
-has_nvidia_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
-
 # Left to itself, pip takes the CUDA build of torch on Linux: 5 GB that a machine without a GPU cannot use.
 install_cpu_torch() {
     local version=2.13.0
@@ -46,8 +48,9 @@ install_cpu_torch() {
     install "torch==$version"
 }
 
-if ! has_nvidia_gpu && ! .venv/bin/python -c 'import torch' 2>/dev/null; then
+if [[ -z "$cuda" ]] && ! .venv/bin/python -c 'import torch' 2>/dev/null; then
     install_cpu_torch
 fi
-install --editable ".${extra:+[$extra]}"
+extras="$extra${extra:+${cuda:+,}}$cuda"
+install --editable ".${extras:+[$extras]}"
 echo "$wanted" > ".venv/.ready-$extra"

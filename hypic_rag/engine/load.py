@@ -79,6 +79,10 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
     if str(model) == DEFAULT:
         return default_model.NAME, default_model.ensure(home())
     folder = Path(model).expanduser()
+    main = folder / "refs" / "main"
+    if main.is_file():  # models--ORG--NAME of the hub's cache: the commit that it had last
+        name = folder.resolve().name.removeprefix("models--").replace("--", "/")
+        return name, (folder / "snapshots" / main.read_text().strip()).resolve()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelNotReady(
@@ -138,10 +142,11 @@ def _device(device: torch.device | str | None) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise BadInput(
-            f"the device {device!s} cannot be used: {str(error).splitlines()[0]}. Use cpu, or cuda "
-            "where an NVIDIA GPU and its driver are there"
-        ) from error
+        if str(device).startswith("cuda") and torch.version.cuda is None:
+            why = "this torch is built for CPUs only. Install one for CUDA (pip install --force-reinstall torch)"
+        else:
+            why = f"{str(error).splitlines()[0][:200]}. Use cpu, or cuda where nvidia-smi shows a GPU"
+        raise BadInput(f"the device {device!s} cannot be used: {why}") from error
     return chosen
 
 

@@ -73,6 +73,9 @@ class HypicLLM(LLM):
         cache: SegmentCache | None = None,
         policy: Policy | None = None,
         codec: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        device_memory: int | None = None,
         max_new_tokens: int = 256,
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -86,13 +89,24 @@ class HypicLLM(LLM):
         cache: of the engine that is made, e.g. ``SegmentCache.open(folder)``; without, segments stay in memory.
         policy: without, the engine's, which is the model's calibrated one where it has one. codec: how the engine
         that is made stores segments ("none", "int8", "int8-kv8"): of a store, that with which it was ingested, or its
-        segments are not found. kwargs: LlamaIndex's own (callback_manager, output_parser, ...).
+        segments are not found. device, dtype: a GPU in bfloat16 where there is one, else a CPU in float32; of a store
+        too the dtype has to be that of its ingestion. device_memory: bytes of a GPU for segments and running requests.
+        kwargs: LlamaIndex's own (callback_manager, output_parser, ...). Raises BadInput for others.
         """
+        if unknown := set(kwargs) - set(type(self).model_fields):
+            raise BadInput(f"HypicLLM takes no {', '.join(sorted(unknown))}")
+        options: dict[str, Any] = {
+            "cache": cache,
+            "codec": codec,
+            "device": device,
+            "dtype": dtype,
+            "device_memory": device_memory,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
         if engine is None:
-            engine = SegmentEngine.from_pretrained(os.fspath(model), cache=cache, policy=policy, codec=codec or "none")
-        elif cache is not None or codec is not None:
-            given = "a cache" if cache is not None else "a codec"
-            raise BadInput(f"give HypicLLM an engine or {given}, not both: an engine has its own")
+            engine = SegmentEngine.from_pretrained(os.fspath(model), policy=policy, **given)
+        elif given:
+            raise BadInput(f"give HypicLLM an engine or a {', '.join(given)}, not both: an engine has its own")
         fields: dict[str, Any] = {
             "model": engine.model_name,
             "max_new_tokens": max_new_tokens,

@@ -304,7 +304,7 @@ def test_a_budget_too_small_says_what_to_do():
         DevicePool.within(60_000, HYBRID, DEVICE)
     assert str(refused.value) == (
         "a device budget of 60.0 kB is too small: 64 running sequences take 3.8 MB, and a segment of 1024 tokens "
-        "116.1 kB. Give at least 3.9 MB, let fewer sequences run at once, or make segments shorter"
+        "116.1 kB. Give at least 3.9 MB (--device-memory), or 0 to run in torch without pools"
     )
 
 

@@ -57,6 +57,16 @@ def test_a_hub_name_is_found_in_the_hub_layout(saved: Path, tmp_path: Path) -> N
     assert done.stdout.strip() == f"hub:some-org/tiny-hybrid@{REVISION}", done.stderr
 
 
+def test_a_folder_of_the_hubs_cache_is_its_last_commit(saved: Path, tmp_path: Path) -> None:
+    repo = tmp_path / "models--some-org--tiny-hybrid"
+    shutil.copytree(saved, repo / "snapshots" / REVISION)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(REVISION + "\n")
+    engine, direct = SegmentEngine.from_pretrained(repo), SegmentEngine.from_pretrained(saved)
+    assert engine.model_name == "some-org/tiny-hybrid"
+    assert engine.fingerprint == direct.fingerprint
+
+
 def test_a_multimodal_config_gives_its_text_model(saved: Path, tmp_path: Path) -> None:
     """Published Qwen3.5 checkpoints wrap the text config; the vision tower is left out."""
     folder = shutil.copytree(saved, tmp_path / "wrapped")

@@ -207,6 +207,10 @@ def test_bad_settings_are_told_when_the_llm_is_made(engine):
         HypicLLM(engine=engine, max_new_tokens=0)
     with pytest.raises(BadInput, match="an engine or a cache, not both"):
         HypicLLM(engine=engine, cache=SegmentCache.open(None))
+    with pytest.raises(BadInput, match="an engine or a device, dtype, not both"):
+        HypicLLM(engine=engine, device="cpu", dtype="float32")
+    with pytest.raises(BadInput, match="takes no devise"):
+        HypicLLM(devise="cuda")
     with pytest.raises(BadInput, match="an engine or a codec, not both"):
         HypicLLM(engine=engine, codec="int8")
 

@@ -104,7 +104,10 @@ def chosen_counts(segments: str) -> tuple[int, ...]:
 def chosen_device(device: str, shape: str) -> "torch.device":
     import torch
 
-    where = torch.device(device)
+    try:
+        where = torch.device(device)
+    except RuntimeError as error:
+        raise BadInput(f"--device is {device!r}: give cuda, cuda:1 or, for the tiny shape, cpu") from error
     if where.type == "cuda" and not torch.cuda.is_available():
         raise BadInput(
             "this measures on an NVIDIA GPU (the full shape needs one of 100 GB), and torch finds none here. To see "

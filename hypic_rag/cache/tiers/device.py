@@ -132,8 +132,8 @@ class DevicePool:
             raise BadInput(
                 f"a device budget of {format_bytes(budget_bytes)} is too small: {n_sequences} running sequences take "
                 f"{format_bytes(nbytes(0))}, and a segment of {tokens_a_segment} tokens "
-                f"{format_bytes(nbytes(1) - nbytes(0))}. Give at least {format_bytes(nbytes(1))}, let fewer sequences "
-                "run at once, or make segments shorter"
+                f"{format_bytes(nbytes(1) - nbytes(0))}. Give at least {format_bytes(nbytes(1))} "
+                "(--device-memory), or 0 to run in torch without pools"
             )
         return cls(layers, device, *sizes(n_segments))
 

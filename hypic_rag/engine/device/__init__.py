@@ -9,6 +9,7 @@ import torch
 
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.slabs import LayerShapes
+from hypic_rag.config import format_bytes
 from hypic_rag.engine.device import chunked, modules
 from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
 from hypic_rag.errors import BadInput
@@ -56,7 +57,14 @@ def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> 
 
 
 def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live_share: float) -> DevicePool:
-    """With room for many running sequences, or where it is small for fewer. Raises BadInput where it holds none."""
+    """With room for many running sequences, or where it is small for fewer. Raises BadInput where it holds none, and
+    where the device has less."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory
+    if memory > free:
+        raise BadInput(
+            f"the device's pools were given {format_bytes(memory)}, and {format_bytes(free)} are free on {device} "
+            "once the model is loaded. Give them less with --device-memory; auto takes most of what is free"
+        )
     for n_sequences in (64, 16, 4):
         with suppress(BadInput):
             return DevicePool.within(memory, layers, device, n_sequences=n_sequences, live_share=live_share)

@@ -15,4 +15,4 @@ def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
     return S, read(S, row.q)
 
 
-FAMILY = Family("deltanet", "DeltaNet, arXiv 2406.06484", Dense(), run_delta, step)
+FAMILY = Family("deltanet", "DeltaNet, arXiv 2406.06484", Dense(), run_delta, step, has_kernel=True)

@@ -34,4 +34,4 @@ class Family:
     run: Callable[[Rows, Tensor], Running]
     step: Callable[[Tensor, Rows], tuple[Tensor, Tensor]]
     max_chunk: int = 64
-    has_kernel: bool = True
+    has_kernel: bool = False

@@ -16,4 +16,4 @@ def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
     return S, read(S, row.q)
 
 
-FAMILY = Family("gdn", "Gated DeltaNet, arXiv 2412.06464", Dense(), run_delta, step)
+FAMILY = Family("gdn", "Gated DeltaNet, arXiv 2412.06464", Dense(), run_delta, step, has_kernel=True)

@@ -15,4 +15,6 @@ def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
     return S, read(S, row.q)
 
 
-FAMILY = Family("gla", "Gated Linear Attention, arXiv 2312.06635", Diagonal(), run_decay, step, max_chunk=16)
+FAMILY = Family(
+    "gla", "Gated Linear Attention, arXiv 2312.06635", Diagonal(), run_decay, step, max_chunk=16, has_kernel=True
+)

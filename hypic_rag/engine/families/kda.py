@@ -15,4 +15,4 @@ def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
     return S, read(S, row.q)
 
 
-FAMILY = Family("kda", "Kimi Linear, arXiv 2510.26692", Dense(), run_delta, step, max_chunk=16)
+FAMILY = Family("kda", "Kimi Linear, arXiv 2510.26692", Dense(), run_delta, step, max_chunk=16, has_kernel=True)

@@ -17,4 +17,4 @@ def slopes(n_heads: int) -> Tensor:
     return torch.cat((first, rest))
 
 
-FAMILY = Family("lightning", "Lightning Attention-2, arXiv 2401.04658", Length(), run_decay, step)
+FAMILY = Family("lightning", "Lightning Attention-2, arXiv 2401.04658", Length(), run_decay, step, has_kernel=True)

@@ -41,4 +41,4 @@ class Scan:
         return self._out
 
 
-FAMILY = Family("mamba1", "Mamba, arXiv 2312.00752", TimeSteps(), Scan, step)
+FAMILY = Family("mamba1", "Mamba, arXiv 2312.00752", TimeSteps(), Scan, step, has_kernel=True)

@@ -8,4 +8,4 @@ from hypic_rag.engine.families.family import Family
 from hypic_rag.engine.families.retnet import step
 from hypic_rag.engine.families.transition import Scalar
 
-FAMILY = Family("mamba2", "Mamba-2, arXiv 2405.21060", Scalar(), run_decay, step)
+FAMILY = Family("mamba2", "Mamba-2, arXiv 2405.21060", Scalar(), run_decay, step, has_kernel=True)

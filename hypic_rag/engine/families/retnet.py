@@ -15,4 +15,4 @@ def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
     return S, read(S, row.q)
 
 
-FAMILY = Family("retnet", "RetNet, arXiv 2307.08621", Length(), run_decay, step)
+FAMILY = Family("retnet", "RetNet, arXiv 2307.08621", Length(), run_decay, step, has_kernel=True)

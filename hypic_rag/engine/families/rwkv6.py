@@ -17,4 +17,4 @@ def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
     return S * row.log_decay.exp()[..., None] + written, out
 
 
-FAMILY = Family("rwkv6", "RWKV-6 (Finch), arXiv 2404.05892", Diagonal(), run_decay, step, 16, has_kernel=False)
+FAMILY = Family("rwkv6", "RWKV-6 (Finch), arXiv 2404.05892", Diagonal(), run_decay, step, 16)

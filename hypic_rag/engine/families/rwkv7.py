@@ -53,4 +53,4 @@ def run(rows: Rows, index: Tensor) -> Runner:
     )
 
 
-FAMILY = Family("rwkv7", "RWKV-7 (Goose), arXiv 2503.14456", Dense(), run, step, 16, has_kernel=False)
+FAMILY = Family("rwkv7", "RWKV-7 (Goose), arXiv 2503.14456", Dense(), run, step, 16)
