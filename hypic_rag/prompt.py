@@ -128,7 +128,7 @@ class PromptFormat:
 
     def question(self, text: str) -> Ids:
         if not text.strip():
-            raise BadInput('the question is empty: ask something, e.g. hypic-rag ask "Who signed?"')
+            raise BadInput('the question is empty: ask something, such as "Who signed the treaty?"')
         return self._fill(self._after, {SLOT_QUESTION: text})
 
     @property

@@ -53,6 +53,8 @@ def named(cache: EntryFolder, digests: Iterable[str]) -> list[Listed]:
     """The entries whose digests begin so. Raises BadInput where one is none's, or several entries'."""
     found = []
     for digest in digests:
+        if not digest:
+            raise BadInput("a digest is empty: give its first letters, as hypic-rag cache ls shows them")
         entries = cache.listed(Wanted(digest=digest))
         if len(entries) != 1:
             what = (

@@ -27,7 +27,7 @@ class StoreRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         question = clean(query_bundle.query_str).strip()
         if not question:
-            raise BadInput('the question is empty: ask something, e.g. hypic-rag ask "Who signed?"')
+            raise BadInput('the question is empty: ask something, such as "Who signed the treaty?"')
         if not self.store.counts()[1]:
             return []  # before the embedder is loaded
         found = self.store.search(self.store.embedder.embed_query(question), self.similarity_top_k)

@@ -14,26 +14,36 @@ def run(settings: Settings) -> None:
     """Serve an OpenAI-compatible API, collections of documents, and a web page."""
     from hypic_apps import session
     from hypic_apps.server import logs, serving
+    from hypic_apps.server.collections import claimed
     from hypic_apps.server.exposure import check_exposure
     from hypic_apps.server.keys import Keys
     from hypic_rag.config import home
+    from hypic_rag.errors import BadInput
+    from hypic_rag.retrieval import Embedder
 
-    folder = home() / "server"
-    keys = Keys(folder)
-    check_exposure(settings, keys.exist)  # before the model, which takes seconds to load
-    keys.close()
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)  # documents, and segments that give them away
-    logs.set_up(settings.log_format, settings.log_level)
+    # What can be wrong is looked at before the model, which takes seconds to load.
+    folder, embedder = home() / "server", Embedder(settings.embedder or "default")
     listener = serving.bound_socket(settings.host, settings.port)
+    keys = Keys(folder)
+    check_exposure(settings, keys.exist)
+    keys.close()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # documents, and segments that give them away
+        claimed(folder).close()  # the application claims it for good
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be used: {error.strerror}. Set HYPIC_HOME to a folder that this user can write"
+        ) from error
+    embedder.fingerprint  # noqa: B018  # reads it
+    logs.set_up(settings.log_format, settings.log_level)
     host, port = listener.getsockname()[:2]
     session.say(f"loading the model {settings.model}")
     with session.open_engine(settings, folder / "segments") as engine:
         from hypic_apps.server.loop import EngineLoop
         from hypic_apps.server.service import Service
-        from hypic_rag.retrieval import Embedder
 
         loop = EngineLoop(engine, settings.max_running, settings.max_waiting)
-        service = Service(settings, folder, engine, Embedder(settings.embedder or "default"), loop)
+        service = Service(settings, folder, engine, embedder, loop)
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         serving.serve(service, listener, lambda: session.say(f"serving on {address}"))

@@ -43,10 +43,12 @@ def create_app(made: Service) -> FastAPI:
     for part in (about, chat, completions, embeddings, models, collection_routes, files, page, scrape):
         app.include_router(part.router, responses=errors.RESPONSES)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready")
     async def ready(found: Serving) -> dict[str, object]:
         if not found.loop.is_alive:

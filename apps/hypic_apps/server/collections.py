@@ -95,14 +95,7 @@ class Collections:
     def start(self) -> None:
         """Finishes what a server that ended had begun. Raises BadInput where another server is at work here."""
         self.uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = (self._folder / "server.lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise BadInput(
-                f"another hypic-rag serve uses {self._folder}: end it, or give this one a HYPIC_HOME of its own"
-            ) from error
+        self._lock = claimed(self._folder)
         if removed := self._engine.cache.gc():  # of a server that was killed while it wrote
             log.info("%d segments that were half written or half removed are gone", len(removed))
         self.removal.finish()
@@ -266,6 +259,19 @@ class Collections:
     def _n_bytes(self) -> dict[str, int]:
         disk = self._engine.cache.disk
         return {} if disk is None else {name: nbytes for name, (_, nbytes) in disk.by_namespace().items()}
+
+
+def claimed(folder: Path) -> IO[str]:
+    """A lock on a server's folder, held until it is closed. Raises BadInput where another server has it."""
+    lock = (folder / "server.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise BadInput(
+            f"another hypic-rag serve uses {folder}: end it, or give this one a HYPIC_HOME of its own"
+        ) from error
+    return lock
 
 
 def _found(db: sqlite3.Connection, tenant: Tenant, name: str) -> sqlite3.Row:

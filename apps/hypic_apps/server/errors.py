@@ -31,7 +31,13 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, object]:
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": {name: value and _in_utf8(value) for name, value in told.items()}}
+
+
+def _in_utf8(text: str) -> str:
+    """Half a character (JSON can hold one) as its escape: an answer cannot."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Told(BaseModel):

@@ -60,6 +60,8 @@ class Keys:
                 f"{tenant!r} cannot name a tenant: it names a folder and a metrics label. "
                 "Use up to 32 of a to z, 0 to 9 and dashes, such as acme-2"
             )
+        if not label.isprintable():
+            raise BadInput("the name of a key has characters that cannot be shown: use letters, digits and spaces")
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         key = Key(secrets.token_hex(4), tenant, label, time.time(), None)
         with self._database() as db:

@@ -77,7 +77,9 @@ class Stream:
             raise TooSlow() from None
         if isinstance(event, Exception):
             self._ended = True
-            self._job.watch.ended(outcome_of(event))
+            # One that had been admitted when the server was told to stop was not refused, but cut off.
+            is_cut_off = isinstance(event, ShuttingDown) and self._job.queue_seconds
+            self._job.watch.ended("cancelled" if is_cut_off else outcome_of(event))
             raise event
         if event.generation is not None:
             self._ended = True

@@ -14,6 +14,7 @@ from hypic_rag.engine.policy import Compose, Mode
 FAST = Field(fail_fast=True)
 """Of a list: what is wrong with the first of a million values is all that anybody is told."""
 MOST_MESSAGES, MOST_DOCUMENTS = 10_000, 2_000
+OVER_DOCUMENTS = {"messages", "documents", "collection"}
 ALIKE = 0.85  # of 1; "document" is, to "documents", and "top_a", which other servers know, is not to "top_k"
 MOST_UNKNOWN, LONGEST_UNKNOWN = 32, 40  # how many unknown fields are looked at, of how many characters
 MOST_TEXT = 100_000  # characters to be embedded at once; some seconds on a processor
@@ -57,7 +58,10 @@ def _joined(content: object) -> object:
 
 
 def _titled(document: object) -> object:
-    return {"text": document} if isinstance(document, str) else document
+    if isinstance(document, str):
+        return {"text": document}
+    refuse_misspelt(document, Document.model_fields)
+    return document
 
 
 def _listed(value: object) -> object:
@@ -125,6 +129,10 @@ class Request(BaseModel):
     @classmethod
     def _refuse(cls, given: Any) -> Any:
         refuse_unsupported(given)
+        for name in OVER_DOCUMENTS - cls.model_fields.keys():
+            if isinstance(given, dict) and given.get(name) is not None:
+                text = f"{name} is for /v1/chat/completions: ask there, or leave it out"
+                raise ApiError(400, text, code="unsupported_parameter", param=name)
         refuse_misspelt(given, cls.model_fields)
         return given
 
@@ -142,6 +150,8 @@ class ChatRequest(Request):
 
 
 class CompletionRequest(Request):
+    """Of a text to go on from; what asks over documents is the chat's."""
+
     prompt: str | Annotated[list[int], FAST] | Annotated[list[str], FAST, Field(min_length=1, max_length=1)]
 
 

@@ -53,6 +53,7 @@ class EntryFolder:
         self._index = Index(self.folder)
         self._health = Health(log)
         self._warned: set[str] = set()
+        self._shrink()
 
     @property
     def trouble(self) -> str:
@@ -264,6 +265,15 @@ class EntryFolder:
             self._unlink(entry_path(self.folder, row.digest))
         self.n_evicted += len(victims)
         return True
+
+    def _shrink(self) -> None:
+        """To a budget that is smaller than what an earlier process left."""
+
+        def attempt() -> None:
+            if self.budget is not None and self._index.read(index.total)[1] > self.budget and not self._index.read_only:
+                self._index.write(lambda db: self._make_room(db, 0, frozenset(), True))
+
+        self._try("delete", "brought within its budget", attempt, lambda _: None)
 
     def _remove(self, row: Row, why: Miss) -> bool:
         """Remove this copy's row and file. False if the row is no longer this copy's."""

@@ -165,6 +165,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a wrong mode": ({"mode": "fast"}, 400, "mode"),
     "both": ({"documents": DOCUMENTS, "collection": "x"}, 400, "not both"),
     "a misspelt field": ({"colection": "x"}, 400, "did you mean collection?"),
+    "half a character in a misspelt field": ({"message\ud800": 1}, 400, "did you mean messages?"),
+    "a misspelt field of a document": ({"documents": [{"text": "a", "titles": "b"}]}, 400, "did you mean title?"),
     "no such collection": ({"collection": "x"}, 404, "collection_not_found"),
     "the assistant last": ({"messages": turns("a", "b"), "documents": DOCUMENTS}, 400, "the user's last"),
     "too long a prompt": ({"messages": turns("word " * 9000)}, 400, "context_length_exceeded"),
