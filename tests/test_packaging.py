@@ -151,7 +151,8 @@ def test_setup_leaves_torch_to_pip_where_there_is_a_gpu(project: Path) -> None:
     smi = project.parent / "bin" / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
     smi.chmod(0o755)
-    assert set_up(project)[1] == ["--editable ."]
+    assert set_up(project)[1] == ["--editable .[cuda]"]
+    assert set_up(project, "test")[1] == ["--editable .[test,cuda]"]
 
 
 def test_setup_refuses_what_it_cannot_do(project: Path) -> None:

@@ -95,7 +95,7 @@ def test_interrupting_is_clean(home: Path, tiny_model: Path, many: Path) -> None
         wait_for(store.exists, lambda: process.poll() is None, lambda: str(process.communicate()))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert out == "" and "Traceback" not in err
 
 
