@@ -1,8 +1,10 @@
 """What the two command lines share: help that opens with commands that run, and how errors end."""
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -52,7 +54,8 @@ def add_group(app: typer.Typer, name: str, functions: Iterable[Callable[..., Non
 def run(app: typer.Typer, name: str) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
     try:
-        app(prog_name=name)
+        with _no_interrupt_lost():
+            app(prog_name=name)
     except HypicError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
@@ -60,6 +63,30 @@ def run(app: typer.Typer, name: str) -> None:
         sys.exit(130)
     finally:
         _flush_stdout()
+
+
+@contextlib.contextmanager
+def _no_interrupt_lost() -> Iterator[None]:
+    """A library that catches everything may catch an interrupt, too: then the exit code still tells of it."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except SystemExit as ended:
+        if came and not ended.code:
+            raise SystemExit(130) from ended
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _flush_stdout() -> None:

@@ -99,6 +99,21 @@ def test_interrupting_is_clean(home: Path, tiny_model: Path, many: Path) -> None
     assert out == "" and "Traceback" not in err
 
 
+def test_an_interrupt_that_a_library_swallows_is_still_told() -> None:
+    code = """
+import contextlib, os, signal, types
+from hypic_rag import command_line
+def run() -> None:
+    with contextlib.suppress(BaseException):
+        os.kill(os.getpid(), signal.SIGINT)
+work = types.ModuleType("work"); work.run = run
+more = types.ModuleType("more"); more.run = lambda: None
+command_line.run(command_line.make_app([work, more], "", "", ""), "hypic")
+"""
+    codes = [subprocess.run([sys.executable, "-c", code, name]).returncode for name in ("work", "more")]
+    assert codes == [130, 0]
+
+
 def test_a_reader_that_leaves_is_no_error(asking, home: Path, tiny_model: Path) -> None:
     with popen(home, tiny_model, "ask", "Who built the lighthouse?", "--stream") as process:
         assert process.stdout is not None and process.stderr is not None
