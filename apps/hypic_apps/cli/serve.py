@@ -35,7 +35,7 @@ def run(settings: Settings) -> None:
         raise BadInput(
             f"{folder} cannot be used: {error.strerror}. Set HYPIC_HOME to a folder that this user can write"
         ) from error
-    embedder.fingerprint  # noqa: B018  # reads it
+    embedder.folder  # noqa: B018  # finds it; what is in it is read with the first collection
     logs.set_up(settings.log_format, settings.log_level)
     host, port = listener.getsockname()[:2]
     session.say(f"loading the model {settings.model}")

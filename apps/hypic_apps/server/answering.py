@@ -138,10 +138,9 @@ class Answer:
         if ready.setting is None or generation.finish_reason == "cancelled":
             return
         ids = generation.token_ids
-        if (
-            decoded(self.service.engine.tokenizer, ids) != generation.text
-        ):  # a stop string was cut off: the client knows none
-            ids = self.service.engine.format.encode(generation.text)
+        engine = self.service.engine
+        if decoded(engine.tokenizer, ids) != generation.text:  # a stop string was cut off: the client knows none
+            ids = engine.format.encode(generation.text)
         messages = [*ready.messages, Message("assistant", generation.text)]
         self.service.turns.remember(ready.setting, messages, Turn(ready.prompt, ids, ready.sources))
 

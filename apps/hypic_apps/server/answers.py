@@ -3,7 +3,7 @@ answer is sent; the tests hold answers to them."""
 
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from hypic_rag.engine.policy import Compose, Mode
 
@@ -12,7 +12,8 @@ Tier = Literal["device", "host", "disk", "remote", "conversation", "live"]
 
 
 class Listed(BaseModel, Generic[One]):
-    model_config = ConfigDict(json_schema_extra={"description": "A list, in OpenAI's form."})
+    """A list, in OpenAI's form."""
+
     object: Literal["list"]
     data: list[One]
 
@@ -215,6 +216,6 @@ class Deleted(BaseModel):
     deleted: Literal[True]
 
 
-def ok(model: Any, description: str = "OK", status: int = 200) -> dict[int | str, dict[str, Any]]:
+def ok(model: Any, status: int = 200) -> dict[int | str, dict[str, Any]]:
     """A route's ``responses``."""
-    return {status: {"model": model, "description": description}}
+    return {status: {"model": model}}

@@ -129,10 +129,7 @@ class Request(BaseModel):
     @classmethod
     def _refuse(cls, given: Any) -> Any:
         refuse_unsupported(given)
-        for name in OVER_DOCUMENTS - cls.model_fields.keys():
-            if isinstance(given, dict) and given.get(name) is not None:
-                text = f"{name} is for /v1/chat/completions: ask there, or leave it out"
-                raise ApiError(400, text, code="unsupported_parameter", param=name)
+        refuse_elsewhere(given, cls.model_fields)
         refuse_misspelt(given, cls.model_fields)
         return given
 
@@ -179,6 +176,14 @@ def refuse_unsupported(given: object) -> None:
         if isinstance(given, dict) and given.get(name) not in neutral:
             known = f", or give {neutral[-1]!r}" if len(neutral) > 1 else ""
             text = f"{name} is not supported here: leave it out{known}"
+            raise ApiError(400, text, code="unsupported_parameter", param=name)
+
+
+def refuse_elsewhere(given: object, fields: Iterable[str]) -> None:
+    """Raises ApiError for what asks over documents, where that is none of these fields."""
+    for name in OVER_DOCUMENTS.difference(fields):
+        if isinstance(given, dict) and given.get(name) is not None:
+            text = f"{name} is for /v1/chat/completions: ask there, or leave it out"
             raise ApiError(400, text, code="unsupported_parameter", param=name)
 
 
