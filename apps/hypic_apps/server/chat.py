@@ -73,10 +73,9 @@ async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage:
     yield {**chunk({"role": "assistant", "content": ""}), "documents": told.documents(answer.ready)}
     async for text in answer.texts():
         yield chunk({"content": text})
-    usage = told.usage(answer)
-    yield {**chunk({}, answer.generation.finish_reason), **told.about(answer), "usage": usage}
+    yield {**chunk({}, answer.generation.finish_reason), **told.about(answer)}
     if include_usage:
-        yield {**head, "choices": [], "usage": usage}
+        yield {**head, "choices": [], "usage": told.usage(answer)}
 
 
 def policy_of(body: Fields, policy: Policy) -> Policy:

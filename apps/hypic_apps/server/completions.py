@@ -52,11 +52,10 @@ async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage:
     none_yet = {"usage": None} if include_usage else {}
     async for text in answer.texts():
         yield {**head, "choices": [_choice(text)], **none_yet}
-    usage = told.usage(answer)
     last = _choice("", answer.generation.finish_reason)
-    yield {**head, "choices": [last], "hypic": told.hypic(answer), "usage": usage}
+    yield {**head, "choices": [last], "hypic": told.hypic(answer), **none_yet}
     if include_usage:
-        yield {**head, "choices": [], "usage": usage}
+        yield {**head, "choices": [], "usage": told.usage(answer)}
 
 
 def _choice(text: str, reason: str | None = None) -> dict[str, Any]:
