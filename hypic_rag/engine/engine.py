@@ -23,7 +23,7 @@ from hypic_rag.engine.device import runner_for
 from hypic_rag.engine.device.held import Held
 from hypic_rag.engine.generate import TextStream, draw_each
 from hypic_rag.engine.policy import Policy, Sampling
-from hypic_rag.engine.prefill import MAX_ROWS
+from hypic_rag.engine.prefill import MAX_ROWS, PrefillPasses
 from hypic_rag.engine.report import (
     Generation,
     PrefillReport,
@@ -132,8 +132,8 @@ class SegmentEngine:
             self.cache.attach(self.runner.pool, self._lock)
             if self.device.type == "cuda":
                 self.cache.page_lock()
-        chunked = (False, None) if self.runner is None else (self.runner.in_chunks, self.runner.prefill_bytes)
-        whole = Segments(self.model, self.layout, self.cache, template, deterministic, *chunked)
+        passes = PrefillPasses.in_torch(self.device) if self.runner is None else self.runner.prefill_passes
+        whole = Segments(self.model, self.layout, self.cache, template, deterministic, passes)
         self.use_segments(whole)
         self._requests: dict[int, Request] = {}
         self._ids = count()
@@ -190,7 +190,7 @@ class SegmentEngine:
     @property
     def pass_tokens(self) -> int:
         """Most tokens that a prefill takes at once."""
-        return max(MAX_ROWS, self.segments.max_rows)
+        return max(MAX_ROWS, self.segments.passes.max_rows)
 
     def segment_key(self, ids: Sequence[int], kind: Kind = "document", policy: Policy | None = None) -> SegmentKey:
         """Under which key the segment is cached. Raises BadInput for a segment that is all seam."""
