@@ -19,9 +19,9 @@ from hypic_rag.config import format_bytes
 from hypic_rag.engine import assemble, load, models
 from hypic_rag.engine.calibration.in_force import policy_in_force
 from hypic_rag.engine.conversations import Conversations, merge_live
+from hypic_rag.engine.detokenizer import Detokenizer
 from hypic_rag.engine.device import runner_for
 from hypic_rag.engine.device.held import Held
-from hypic_rag.engine.generate import TextStream, draw_each
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.prefill import MAX_ROWS, PrefillPasses
 from hypic_rag.engine.report import (
@@ -35,6 +35,7 @@ from hypic_rag.engine.report import (
 )
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.rotary import context_length
+from hypic_rag.engine.sampler import draw_each
 from hypic_rag.engine.segments import Fetched, Segments
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.errors import BadInput, ContextTooLong
@@ -360,7 +361,7 @@ class SegmentEngine:
         if policy.mode == "hypic" and self.layout.switch_at is not None:
             limit = min(limit, self.layout.switch_at - prompt.n_tokens + 1)  # the last drawn token is never run
         with self._lock:
-            stream = TextStream(self.tokenizer, sampling.stop)
+            stream = Detokenizer(self.tokenizer, sampling.stop)
             request = Request(next(self._ids), prompt, sampling, policy, limit, stream, self._ends, self.namespace)
             self._requests[request.id] = request
             return request

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hypic_rag.engine.generate import TextStream
+from hypic_rag.engine.detokenizer import Detokenizer
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.report import Generation, Report, StepOutput
 from hypic_rag.engine.state import SequenceState
@@ -22,7 +22,7 @@ class Request:
     sampling: Sampling
     policy: Policy
     limit: int
-    stream: TextStream
+    stream: Detokenizer
     ends: frozenset[int]
     namespace: str = ""
     began: float = field(default_factory=time.perf_counter)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
-from hypic_rag.engine.generate import decoded
+from hypic_rag.engine.detokenizer import decoded
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Ids, Prompt
 from hypic_rag.rag.passage import Passage
