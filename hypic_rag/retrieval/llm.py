@@ -1,11 +1,11 @@
 """HypicLLM: the segment engine as a LlamaIndex LLM."""
 
-import asyncio
 import contextlib
 import os
 import warnings
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 from llama_index.core.base.llms.types import (
@@ -29,7 +29,7 @@ from hypic_rag.cache import SegmentCache
 from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Prompt, fit_documents
-from hypic_rag.retrieval.background import in_background
+from hypic_rag.retrieval.background import in_background, result_of
 from hypic_rag.retrieval.manifest import Manifest
 from hypic_rag.retrieval.responses import astream_of_chat, chat_of, completion_of, stream_of_chat
 from hypic_rag.retrieval.store import Store
@@ -51,7 +51,8 @@ class HypicLLM(LLM):
     Calls take ``max_new_tokens`` (also as ``max_tokens``), ``temperature``, ``top_p``, ``seed`` and
     ``stop`` for that call; any other keyword is refused. ``raw`` of a response has ``report`` (what came
     from the cache, times) and ``finish_reason``, ``additional_kwargs`` the token counts. Async methods run
-    the engine in a thread; a stream that is closed early stops its request.
+    the engine in a thread of their own; a call that is cancelled and a stream that is closed early stop their request,
+    also while it waits or its documents are prefilled.
     """
 
     model: str
@@ -196,14 +197,15 @@ class HypicLLM(LLM):
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any) -> ChatResponse:
-        return chat_of(await asyncio.to_thread(self._generate, prompt or self._chat_prompt(messages), kwargs))
+        built = prompt or self._chat_prompt(messages)
+        return chat_of(await result_of(lambda stop: self._generate(built, kwargs, stop)))
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
     ) -> ChatResponseAsyncGen:
-        prompt = prompt or self._chat_prompt(messages)
-        return astream_of_chat(in_background(self._stream(prompt, kwargs)))
+        prompt, stop = prompt or self._chat_prompt(messages), Event()
+        return astream_of_chat(in_background(self._stream(prompt, kwargs, stop), stop))
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
@@ -216,12 +218,13 @@ class HypicLLM(LLM):
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return await asyncio.to_thread(self._generate, self._completion_prompt(prompt, formatted), kwargs)
+        built = self._completion_prompt(prompt, formatted)
+        return await result_of(lambda stop: self._generate(built, kwargs, stop))
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        built = self._completion_prompt(prompt, formatted)
-        return in_background(self._stream(built, kwargs))
+        built, stop = self._completion_prompt(prompt, formatted), Event()
+        return in_background(self._stream(built, kwargs, stop), stop)
 
     def _get_messages(self, prompt: BasePromptTemplate, **prompt_args: Any) -> list[ChatMessage]:
         """Every way from a prompt template to this model leads through here."""
@@ -236,12 +239,14 @@ class HypicLLM(LLM):
             )
         return super()._get_messages(prompt, **prompt_args)
 
-    def _generate(self, prompt: Prompt, overrides: dict[str, Any]) -> CompletionResponse:
-        generation = self._engine.generate(prompt, self._sampling(overrides), self._policy)
+    def _generate(self, prompt: Prompt, overrides: dict[str, Any], stop: Event | None = None) -> CompletionResponse:
+        generation = self._engine.generate(prompt, self._sampling(overrides), self._policy, stop)
         return completion_of(generation.text, None, generation)
 
-    def _stream(self, prompt: Prompt, overrides: dict[str, Any]) -> Generator[CompletionResponse, None, None]:
-        events = self._engine.stream(prompt, self._sampling(overrides), self._policy)  # here: errors come at the call
+    def _stream(
+        self, prompt: Prompt, overrides: dict[str, Any], stop: Event | None = None
+    ) -> Generator[CompletionResponse, None, None]:
+        events = self._engine.stream(prompt, self._sampling(overrides), self._policy, stop)  # errors come at the call
 
         def responses() -> Generator[CompletionResponse, None, None]:
             text = ""

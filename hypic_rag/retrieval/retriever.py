@@ -1,12 +1,11 @@
 """A store as a LlamaIndex retriever."""
 
-import asyncio
-
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
 from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.background import result_of
 from hypic_rag.retrieval.readers.document import clean
 from hypic_rag.retrieval.store import Found, Store
 
@@ -34,7 +33,7 @@ class StoreRetriever(BaseRetriever):
         return [NodeWithScore(node=node_of(one), score=one.similarity) for one in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await asyncio.to_thread(self._retrieve, query_bundle)
+        return await result_of(lambda stop: self._retrieve(query_bundle))
 
 
 def node_of(found: Found) -> TextNode:
