@@ -46,14 +46,14 @@ class StateLock:
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def __reduce__(self) -> NoReturn:
-        raise BadInput(f"{self.what} can be neither copied nor sent to another process: make it there")
+        raise BadInput(f"{self.what} can be neither copied nor sent to another process: make another one there")
 
     def _check_process(self) -> None:
         if not self.is_here:
             raise UsedAfterFork(
                 f"{self.what} was made in process {self._pid} and cannot be used in process {os.getpid()}, which was "
-                "forked from it: a fork takes no threads along, and leaves locks and files shared. Make it in the "
-                'child, or start workers with multiprocessing.get_context("spawn") or ("forkserver")'
+                "forked from it: a fork takes no threads along, and leaves files and locks shared. Start workers with "
+                'multiprocessing.get_context("spawn") or "forkserver" and make it in them, or fork before torch has run'
             )
 
 

@@ -180,8 +180,8 @@ class SegmentEngine:
 
     def __getstate__(self) -> NoReturn:
         raise BadInput(
-            "a SegmentEngine holds a model and can be neither copied nor sent to another process: make it there, with "
-            "SegmentEngine.from_pretrained"
+            "a SegmentEngine holds a model and can be neither copied nor sent to another process: make another one "
+            "there with SegmentEngine.from_pretrained"
         )
 
     def use_segments(self, segments: Segments) -> None:

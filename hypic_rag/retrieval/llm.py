@@ -31,6 +31,7 @@ from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Prompt, fit_documents
 from hypic_rag.retrieval.background import in_background, result_of
 from hypic_rag.retrieval.manifest import Manifest
+from hypic_rag.retrieval.recipe import options_of, recipe
 from hypic_rag.retrieval.responses import astream_of_chat, chat_of, completion_of, stream_of_chat
 from hypic_rag.retrieval.store import Store
 
@@ -63,6 +64,7 @@ class HypicLLM(LLM):
     stop: tuple[str, ...] = ()
 
     _engine: SegmentEngine = PrivateAttr()
+    _made_from: dict[str, Any] | None = PrivateAttr()
     _policy: Policy = PrivateAttr()
     _has_warned: bool = PrivateAttr(default=False)
 
@@ -104,8 +106,10 @@ class HypicLLM(LLM):
             "device_memory": device_memory,
         }
         given = {name: value for name, value in options.items() if value is not None}
+        made_from = None
         if engine is None:
             engine = SegmentEngine.from_pretrained(os.fspath(model), policy=policy, **given)
+            made_from = recipe(os.fspath(model), policy, given)
         elif given:
             raise BadInput(f"give HypicLLM an engine or a {', '.join(given)}, not both: an engine has its own")
         fields: dict[str, Any] = {
@@ -119,6 +123,7 @@ class HypicLLM(LLM):
         }
         super().__init__(**fields, **kwargs)
         self._engine = engine
+        self._made_from = made_from
         self._policy = policy or engine.policy
         self._sampling({})  # refuses what cannot be used now, not at the first question
 
@@ -150,6 +155,35 @@ class HypicLLM(LLM):
     @classmethod
     def class_name(cls) -> str:
         return "HypicLLM"
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """``made_from``: what ``from_dict`` makes it of again; None where it was given an engine."""
+        return {**super().to_dict(**kwargs), "made_from": self._made_from}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> "HypicLLM":
+        """Loads the model anew, with the same settings; kwargs go before them. Raises BadInput where it was given an
+        engine, unless ``engine`` is given here too."""
+        fields = {name: value for name, value in data.items() if name not in ("class_name", "made_from", "model")}
+        if "engine" not in kwargs:
+            if data.get("made_from") is None:
+                raise BadInput(
+                    "a HypicLLM that was given an engine holds a model that cannot be written down or sent to another "
+                    "process: make it with HypicLLM(model) or HypicLLM.for_store(folder), or give from_dict an engine"
+                )
+            fields |= options_of(data["made_from"])
+        return cls(**{**fields, **kwargs})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = self.to_dict()
+        if self._made_from is None:
+            type(self).from_dict(data)  # refuses, here and not where it is read
+        others = self.model_fields_set - data.keys() - {"callback_manager"}  # functions and the like
+        return _again, (type(self), data, {name: getattr(self, name) for name in sorted(others)})
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "HypicLLM":
+        """Settings of its own, over the same engine."""
+        return super().__deepcopy__({**(memo or {}), id(self._engine): self._engine})
 
     @property
     def engine(self) -> SegmentEngine:
@@ -286,3 +320,7 @@ class HypicLLM(LLM):
         text = prompt if formatted or self.completion_to_prompt is None else self.completion_to_prompt(prompt)
         messages = [ChatMessage(role=MessageRole.USER, content=text)]
         return self._chat_prompt(messages if formatted else self._extend_messages(messages))
+
+
+def _again(kind: type[HypicLLM], data: dict[str, Any], others: dict[str, Any]) -> HypicLLM:
+    return kind.from_dict(data, **others)
