@@ -29,5 +29,9 @@ class ContextTooLong(HypicError, ValueError):
     """A prompt and the tokens asked for do not fit the model's context."""
 
 
+class PassInterrupted(HypicError):
+    """Ctrl-C, or what else ends a thread, came during a pass that a request shared: its answer is lost."""
+
+
 class CacheFull(HypicError):
     """An entry does not fit a tier's budget."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # interrupts is a module of these tests
 
 from hypic_rag.default_model import ensure
 from hypic_rag.errors import ModelNotReady

@@ -1,6 +1,5 @@
 """The segment cache: look up a key, store an entry, through memory first, then the disk, then a remote place."""
 
-import threading
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from hypic_rag.cache.tiers.disk import DiskTier
 from hypic_rag.cache.tiers.flat import host_copy, on_device
 from hypic_rag.cache.tiers.host import HostTier
 from hypic_rag.cache.tiers.remote import RemoteTier
+from hypic_rag.locks import StateLock
 
 
 class SegmentCache:
@@ -33,10 +33,10 @@ class SegmentCache:
     """
 
     def __init__(self, host: HostTier, disk: DiskTier | None = None, remote: RemoteTier | None = None):
+        self._lock = StateLock("this SegmentCache")  # of the host tier and the counts; never held while a file is read
         self.host = host
         self.disk = disk
         self.remote = remote
-        self._lock = threading.RLock()  # of the host tier and the counts; never held while a file is read
         self._pools: list[tuple[DevicePool, AbstractContextManager[object]]] = []
         self._hits: Counter[Tier] = Counter()
         self._misses: Counter[str] = Counter()
@@ -218,9 +218,14 @@ class SegmentCache:
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until what is queued for a remote tier is there, at most so long. Whether it is."""
-        return self.remote is None or self.remote.flush(seconds)
+        with self._lock:
+            remote = self.remote
+        return remote is None or remote.flush(seconds)
 
     def close(self) -> None:
+        """In a forked child nothing: the files are the parent's."""
+        if not self._lock.is_here:
+            return
         if self.remote is not None:
             self.remote.close()
         with self._lock:

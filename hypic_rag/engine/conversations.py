@@ -63,6 +63,10 @@ class Conversations:
         for key in [key for key in self._held if key[0] == namespace]:
             self._held.pop(key).release()
 
+    def clear(self) -> None:
+        """Forget all that is held, whose places in a device's pools are void."""
+        self._held.clear()
+
     def find(self, namespace: str, policy: Policy, parts: Sequence[Part]) -> tuple[SequenceState, list[Part]]:
         """The longest held state that ``parts`` begin with (not to be changed), or a new one; what is left to run."""
         best, left = SequenceState(), list(parts)

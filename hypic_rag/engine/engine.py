@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
-from copy import copy
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -36,10 +36,10 @@ from hypic_rag.engine.report import (
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.rotary import context_length
 from hypic_rag.engine.sampler import draw_each
-from hypic_rag.engine.segments import Fetched, Segments
+from hypic_rag.engine.segments import Fetched, GivenUp, Segments
 from hypic_rag.engine.state import SequenceState
-from hypic_rag.errors import BadInput, ContextTooLong
-from hypic_rag.fair_lock import FairLock
+from hypic_rag.errors import BadInput, ContextTooLong, PassInterrupted
+from hypic_rag.locks import FairLock
 from hypic_rag.prompt import Ids, Kind, Part, Prompt, PromptFormat
 
 if TYPE_CHECKING:
@@ -58,12 +58,14 @@ class NeverFits(BadInput):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A prompt to be begun. limit: tokens that may follow it. namespace: whose entries and conversations it may use."""
+    """A prompt to be begun. limit: tokens that may follow it. namespace: whose entries and conversations it may use.
+    stop: set once nobody waits for it."""
 
     prompt: Prompt
     policy: Policy
     limit: int
     namespace: str
+    stop: Event = field(default_factory=Event)
 
 
 class SegmentEngine:
@@ -71,6 +73,9 @@ class SegmentEngine:
 
     ``generate``, ``stream``, ``score`` and ``prefill`` may be called from any thread; they take turns at the model,
     and requests under way share every pass. ``add_request``, ``step`` and ``cancel`` are the loop beneath.
+
+    A pass that does not finish, be it for want of memory or by Ctrl-C in the thread that runs it, ends the requests
+    that share it with an error, and the engine goes on. It lives in one process: in a forked child it refuses.
     """
 
     def __init__(
@@ -127,7 +132,7 @@ class SegmentEngine:
         )
         self.namespace = namespace
         self.conversations = Conversations(conversation_budget)
-        self._lock = FairLock()
+        self._lock = FairLock(f"this SegmentEngine of {name}")
         self.runner = runner_for(self.model, self.layout, device_memory, graphs)
         if self.runner is not None:
             self.cache.attach(self.runner.pool, self._lock)
@@ -137,6 +142,7 @@ class SegmentEngine:
         whole = Segments(self.model, self.layout, self.cache, template, deterministic, passes)
         self.use_segments(whole)
         self._requests: dict[int, Request] = {}
+        self._unfinished: list[Sequence[Request]] = []  # see _recover
         self._ids = count()
 
     @classmethod
@@ -169,9 +175,15 @@ class SegmentEngine:
     def within(self, namespace: str) -> "SegmentEngine":
         """The same engine for another tenant: it finds and makes entries, and resumes conversations, of this namespace
         alone. Model, memory, budgets and the requests under way are shared."""
-        view = copy(self)
-        view.namespace = namespace
+        view = object.__new__(type(self))
+        view.__dict__ = self.__dict__ | {"namespace": namespace}
         return view
+
+    def __getstate__(self) -> NoReturn:
+        raise BadInput(
+            "a SegmentEngine holds a model and can be neither copied nor sent to another process: make another one "
+            "there with SegmentEngine.from_pretrained"
+        )
 
     def use_segments(self, segments: Segments) -> None:
         """Find and make entries by these, in whatever namespace they are asked for."""
@@ -216,10 +228,11 @@ class SegmentEngine:
         kind: Kind = "document",
         policy: Policy | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        stop: Event | None = None,
     ) -> PrefillReport:
         """Make and store the entries that the cache lacks. Segments that are all seam are never cached.
 
-        Raises ContextTooLong, BadInput.
+        stop: once it is set no further pass is begun. Raises ContextTooLong, BadInput.
         """
         policy = policy or self.policy
         self._check_ids(policy.isolation_prefix, "the isolation prefix")
@@ -234,6 +247,7 @@ class SegmentEngine:
                 policy.isolation_prefix,
                 on_progress,
                 self._lock,
+                stop,
             )
 
     def forget(self, digests: Iterable[str] | None = None) -> None:
@@ -243,14 +257,20 @@ class SegmentEngine:
             self.cache.discard_namespace(self.namespace)
         else:
             self.cache.discard(digests)
+        self._check_outside()
         with self._lock:
+            self._recover()
+            self._unfinished.append(())
             self.conversations.forget(self.namespace)
+            self._unfinished.clear()
         self.segments.key.cache_clear()  # its keys hold token ids
 
     def add_request(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> int:
         """Queue a prompt; ``step`` runs it. Returns its id. Raises ContextTooLong."""
         self.check_prompt(prompt, policy or self.policy)
-        return self._enqueue(prompt, sampling, policy).id
+        request = self._request(prompt, sampling, policy, None, is_read=False)
+        self._enqueue(request)
+        return request.id
 
     def check_prompt(self, prompt: Prompt, policy: Policy) -> None:
         """Raises what ``add_request`` would: ContextTooLong, BadInput."""
@@ -262,53 +282,67 @@ class SegmentEngine:
 
     @property
     def has_work(self) -> bool:
+        """Whether ``step`` has anything to do or to tell."""
         return bool(self._requests)
 
     def step(self) -> list[StepOutput]:
         """Advance every request by one token, in one pass: new ones from their prompt, the others by their last.
 
-        Raises NeverFits for one of them, and what failed a pass for all: then none is under way any more.
+        Raises NeverFits for one of them, and what failed a pass for all: then none is under way any more. What failed
+        a pass that ``stream`` or ``generate`` ran in another thread is raised at the next call; PassInterrupted where
+        that thread was.
         """
+        self._check_outside()
         with self._lock:
-            requests = list(self._requests.values())
-            if not requests:
-                return []
-            try:
-                outputs = self._advance(requests)
-            except NeverFits:
-                raise
-            except Exception as error:
-                for request in requests:  # their states may be half advanced
-                    request.error = error
+            self._recover()
+            outputs = [] if self._untold() else self._pass()
+            if untold := self._untold():
+                error = untold[0].error
+                assert error is not None
+                for request in [request for request in untold if request.error is error]:
                     self._drop(request)
-                raise
-            for output in outputs:
-                request = self._requests[output.request_id]
-                request.outputs.append(output)
-                if output.generation:
-                    self._retire(request)
+                raise error
             return outputs
 
     def cancel(self, request_id: int) -> None:
-        """Stop a request; unknown and finished ones are left alone."""
-        with self._lock:
-            if request := self._requests.get(request_id):
-                self._drop(request)
-                request.outputs.append(request.cancelled())
+        """Stop a request; unknown and finished ones are left alone. From inside a pass (a finalizer or a signal handler
+        may come then) it stops with that."""
+        request = self._requests.get(request_id)
+        if request is None or not self._lock.is_here:
+            return
+        request.stop.set()
+        if not self._lock.is_mine:
+            with self._lock:
+                self._recover()
+                self._end_stopped()
 
-    def generate(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> Generation:
-        """The whole answer. Raises ContextTooLong."""
-        for event in self.stream(prompt, sampling, policy):
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        policy: Policy | None = None,
+        stop: Event | None = None,
+    ) -> Generation:
+        """The whole answer, or what there is of it when ``stop`` is set. Raises ContextTooLong."""
+        for event in self.stream(prompt, sampling, policy, stop):
             if event.generation:
                 return event.generation
         raise AssertionError("a stream ends with its generation")
 
     def stream(
-        self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        policy: Policy | None = None,
+        stop: Event | None = None,
     ) -> Iterator[StreamEvent]:
-        """The answer as it comes; leaving the loop early cancels the request. Raises ContextTooLong at once."""
+        """The answer as it comes; leaving the loop early cancels the request. Raises ContextTooLong at once.
+
+        stop: ends it, whichever thread sets it: while it waits, between two passes of a prefill or between two tokens.
+        Then the finish reason is "cancelled".
+        """
         self.check_prompt(prompt, policy or self.policy)
-        return self._stream(prompt, sampling, policy)
+        return self._stream(self._request(prompt, sampling, policy, stop))
 
     def score(self, prompt: Prompt, answer: str | Sequence[int], policy: Policy | None = None) -> Score:
         """How likely an answer is: of a text with the token that ends it, of ids as they are.
@@ -323,27 +357,37 @@ class SegmentEngine:
         self._check_length(prompt.n_tokens + len(ids), "prompt and answer")
         self._check_rotation(prompt.n_tokens + len(ids) - 1, policy, "prompt and answer")
         self.check_prompt(prompt, policy)
+        self._check_outside()
         with self._lock:
+            self._recover()
+            self._unfinished.append(())
             began = time.perf_counter()
-            [(active, report)] = self._begin([Wanted(prompt, policy, len(ids), self.namespace)], resume=False)
+            begun = self._begin([Wanted(prompt, policy, len(ids), self.namespace)], resume=False)
+            if not begun:
+                self._unfinished.clear()
+                raise BadInput(self._too_large(prompt.n_tokens))
+            assert begun[0] is not None  # nobody can stop it
+            active, report = begun[0]
             n = len(active.ids)
             active.rows(ids[:-1])
             [logits] = self._run([active], [range(n - 1, n + len(ids) - 1)])
             logprobs = logits.float().log_softmax(-1).cpu()
             active.state.release()
+            self._unfinished.clear()
             nll = -logprobs.gather(1, torch.tensor(ids)[:, None]).mean()
             seconds = time.perf_counter() - began
         report = replace(report, assemble_ms=1e3 * seconds - report.prefill_ms)
         return Score(float(nll), len(ids), logprobs, report)
 
-    def _stream(self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None) -> Iterator[StreamEvent]:
-        request = self._enqueue(prompt, sampling, policy)
+    def _stream(self, request: Request) -> Iterator[StreamEvent]:
         try:
+            self._enqueue(request)
             while True:
+                self._check_outside()
                 with self._lock:
+                    self._recover()
                     if not request.outputs and request.error is None:
-                        with suppress(NeverFits):  # perhaps another's
-                            self.step()
+                        self._pass()
                 if request.error is not None:
                     raise request.error
                 while request.outputs:
@@ -354,23 +398,117 @@ class SegmentEngine:
         finally:
             self.cancel(request.id)
 
-    def _enqueue(self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None) -> Request:
-        """Of a prompt that was checked."""
+    def _request(
+        self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None, stop: Event | None, is_read: bool = True
+    ) -> Request:
+        """Of a prompt that was checked; not yet queued. is_read: by a stream, which tells of its error."""
         policy, sampling = policy or self.policy, sampling or Sampling()
         limit = min(sampling.max_new_tokens, self.context_length - prompt.n_tokens)
         if policy.mode == "hypic" and self.layout.switch_at is not None:
             limit = min(limit, self.layout.switch_at - prompt.n_tokens + 1)  # the last drawn token is never run
+        stream = Detokenizer(self.tokenizer, sampling.stop)
+        return Request(
+            next(self._ids),
+            prompt,
+            sampling,
+            policy,
+            limit,
+            stream,
+            self._ends,
+            self.namespace,
+            stop or Event(),
+            is_read,
+        )
+
+    def _enqueue(self, request: Request) -> None:
         with self._lock:
-            stream = Detokenizer(self.tokenizer, sampling.stop)
-            request = Request(next(self._ids), prompt, sampling, policy, limit, stream, self._ends, self.namespace)
             self._requests[request.id] = request
-            return request
+
+    def _check_outside(self) -> None:
+        """Raises RuntimeError inside a pass of this very thread, whose requests are half advanced."""
+        if self._unfinished and self._lock.is_mine:
+            raise RuntimeError(
+                "the engine was called from inside one of its own passes, by a signal handler or a finalizer: "
+                "ask from the thread's own code, or from another thread"
+            )
+
+    def _recover(self, cause: BaseException | None = None) -> None:
+        """End what an unfinished pass has left, under the lock and before anything else is done there.
+
+        Whatever changes requests' states or a device's pools notes it in ``_unfinished`` first, and strikes it out once
+        all outputs are handed over. A note that is still there was left by an interrupt, wherever that came, and those
+        states may be half advanced: nothing depends on a handler that ran. This may itself be interrupted, and done
+        again.
+        """
+        pool = None if self.runner is None else self.runner.pool
+        if not self._unfinished and (pool is None or pool.is_whole):
+            return
+        error = cause
+        if not isinstance(error, Exception):
+            error = PassInterrupted(
+                "a pass of the engine was interrupted, by Ctrl-C or the end of the thread that ran it, and with it the "
+                "requests that shared it: ask again"
+            )
+        lost = [request for note in self._unfinished for request in note]
+        if self.runner is not None:  # of its pools nothing is kept: they would leak what the interrupt cut off
+            lost = [request for request in self._requests.values() if request.state is not None or request in lost]
+            self.conversations.clear()
+            self.runner.reset()
+        for request in lost:
+            if request.id in self._requests:  # else it had ended before
+                self._fail(request, error)
+        self._unfinished.clear()
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        """It stays until ``step`` has told, where no stream does."""
+        request.error, request.state = request.error or error, None
+        if request.is_read:
+            self._requests.pop(request.id, None)
+
+    def _untold(self) -> list[Request]:
+        """Those that failed and that no stream tells of."""
+        return [request for request in self._requests.values() if request.error is not None and not request.is_read]
+
+    def _pass(self) -> list[StepOutput]:
+        """One pass over all requests, and its outputs handed over. What fails it becomes the error of its requests, and
+        what interrupts it is raised as well."""
+        self._end_stopped()
+        requests = [request for request in self._requests.values() if request.error is None]
+        if not requests:
+            return []
+        self._unfinished.append(requests)
+        try:
+            outputs = self._advance(requests)
+            for output in outputs:
+                request = self._requests[output.request_id]
+                request.outputs.append(output)
+                if output.generation:
+                    self._retire(request)
+        except BaseException as error:
+            self._recover(error)
+            if isinstance(error, Exception):
+                return []
+            raise
+        self._unfinished.clear()
+        self._end_stopped()
+        return outputs
+
+    def _end_stopped(self) -> None:
+        for request in [request for request in self._requests.values() if request.stop.is_set()]:
+            self._unfinished.append(())
+            if request.error is None:
+                request.outputs.append(request.cancelled())
+            self._drop(request)
+            self._unfinished.clear()
 
     def _advance(self, requests: Sequence[Request]) -> list[StepOutput]:
         batch, new = [], []
         waiting = [request for request in requests if request.state is None]
-        begun = self._begin([Wanted(r.prompt, r.policy, r.limit, r.namespace) for r in waiting])
-        for request, (active, report) in zip(waiting, begun, strict=False):  # the last may have to wait for room
+        begun = self._begin([Wanted(r.prompt, r.policy, r.limit, r.namespace, r.stop) for r in waiting])
+        for request, started in zip(waiting, begun, strict=False):  # the last may have to wait for room
+            if started is None:
+                continue
+            active, report = started
             request.state, request.report = active.state, report
             active.state.capacity = max(
                 active.state.capacity, len(active.state.row_positions) + len(active.ids) + request.limit
@@ -379,7 +517,9 @@ class SegmentEngine:
             new.append(request)
         going = [request for request in requests if request.state is not None and request not in new]
         if not batch and not going:
-            raise self._never_fits(waiting[0])
+            if len(begun) < len(waiting):
+                self._never_fits(waiting[len(begun)])
+            return []
         batch += [(request, self._continued(request)) for request in going]
         began = time.perf_counter()
         actives = [active for _, active in batch]
@@ -396,24 +536,31 @@ class SegmentEngine:
             return self.runner.run(batch, keep)
         return assemble.run(self.model, self.layout, batch, keep)
 
-    def _begin(self, wanted: Sequence[Wanted], resume: bool = True) -> list[tuple[assemble.Active, Report]]:
+    def _begin(self, wanted: Sequence[Wanted], resume: bool = True) -> list[tuple[assemble.Active, Report] | None]:
         """Resume or start a state for each, with its cached parts placed and its rows laid out; where a device's pools
-        have room for the first ones only, for those."""
+        have room for the first ones only, for those. None for one that was stopped before its parts were made."""
         started: list[tuple[SequenceState, list[Part]]] = []
         for one in wanted:
             parts = merge_live(one.prompt.parts, one.policy.mode)
             again = resume and not self.layout.switches(one.prompt.n_tokens)
             held = self.conversations.find(one.namespace, one.policy, parts) if again else None
             started.append(held or (SequenceState(), parts))
-        laid_out = []
+        laid_out: list[tuple[assemble.Active, Report] | None] = []
         if self.runner is None:
             fetched = self._fetch([(parts, one) for (_, parts), one in zip(started, wanted, strict=True)])
             ms = 1e3 * sum(found.seconds for found in fetched.values())
             for (state, parts), one in zip(started, wanted, strict=True):
-                laid_out.append(self._lay_out(state.clone(), parts, fetched[_shaped_by(one)], one, ms))
+                found = fetched[_shaped_by(one)]
+                cached = [part for part in parts if assemble.cached_seam(part, one.policy) is not None]
+                has_all = all(part in found.entries for part in cached)
+                laid_out.append(self._lay_out(state.clone(), parts, found, one, ms) if has_all else None)
         else:
             for (state, parts), one in zip(started, wanted, strict=True):
-                placed = self._place(state, parts, one)
+                try:
+                    placed = self._place(state, parts, one)
+                except GivenUp:
+                    laid_out.append(None)
+                    continue
                 if placed is None:
                     break
                 state, parts, found = placed
@@ -459,7 +606,12 @@ class SegmentEngine:
             return None
         cached = [(part, seam) for part, seam in seams if seam is not None]
         segments = self._segments_of(wanted.namespace)
-        found = segments.place(cached, wanted.policy.isolation_prefix, runner.pool, runner.dead_below)
+        prefix, stop = wanted.policy.isolation_prefix, wanted.stop
+        try:
+            found = segments.place(cached, prefix, runner.pool, runner.dead_below, lambda part: not stop.is_set())
+        except GivenUp:
+            held.release()
+            raise
         if found is None:
             held.release()
             return None
@@ -468,24 +620,31 @@ class SegmentEngine:
         taken.held = held
         return taken, found
 
-    def _never_fits(self, request: Request) -> "NeverFits":
-        """Of a request that does not fit though nothing else is there; it alone is dropped."""
-        self._drop(request)
+    def _never_fits(self, request: Request) -> None:
+        """Of a request that does not fit though nothing else is there; it alone has failed."""
+        self._fail(request, NeverFits(request.id, self._too_large(request.prompt.n_tokens)))
+
+    def _too_large(self, n_tokens: int) -> str:
         assert self.runner is not None
-        request.error = error = NeverFits(
-            request.id,
-            f"a prompt of {request.prompt.n_tokens} tokens does not fit in the {format_bytes(self.runner.pool.budget)} "
-            "of the device's pools. Give them more with --device-memory, or use fewer or shorter documents",
+        return (
+            f"a prompt of {n_tokens} tokens does not fit in the {format_bytes(self.runner.pool.budget)} of the "
+            "device's pools. Give them more with --device-memory, or use fewer or shorter documents"
         )
-        return error
 
     def _fetch(self, wanted: Sequence[tuple[Sequence[Part], Wanted]]) -> dict[tuple[int, Ids, str], Fetched]:
         """What the cached parts of several prompts became, by what shapes their entries."""
         groups: dict[tuple[int, Ids, str], list[tuple[Part, int]]] = {}
+        stops: dict[Part, list[Event]] = {}
         for parts, one in wanted:
             group = groups.setdefault(_shaped_by(one), [])
             group += [(part, seam) for part in parts if (seam := assemble.cached_seam(part, one.policy)) is not None]
-        return {shape: self._segments_of(shape[2]).fetch(group, shape[1]) for shape, group in groups.items()}
+            for part in parts:
+                stops.setdefault(part, []).append(one.stop)
+
+        def is_wanted(part: Part) -> bool:
+            return not all(stop.is_set() for stop in stops[part])
+
+        return {shape: self._segments_of(shape[2]).fetch(group, shape[1], is_wanted) for shape, group in groups.items()}
 
     def _continued(self, request: Request) -> assemble.Active:
         """The rows of a request under way: its last token, or all where that makes its keys' rotation another."""

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
+from threading import Event
 
 import torch
 
@@ -15,7 +16,8 @@ from hypic_rag.prompt import Part, Prompt
 
 @dataclass(eq=False)
 class Request:
-    """``limit``: tokens that may still be drawn. ``outputs`` wait for whoever reads them. ``state`` once admitted."""
+    """``limit``: tokens that may still be drawn. ``outputs`` wait for whoever reads them. ``state`` once admitted.
+    ``stop`` is set, by any thread, once nobody waits for it. ``is_read``: by a stream, which raises its ``error``."""
 
     id: int
     prompt: Prompt
@@ -25,6 +27,8 @@ class Request:
     stream: Detokenizer
     ends: frozenset[int]
     namespace: str = ""
+    stop: Event = field(default_factory=Event)
+    is_read: bool = True
     began: float = field(default_factory=time.perf_counter)
     tokens: list[int] = field(default_factory=list)
     outputs: deque[StepOutput] = field(default_factory=deque)

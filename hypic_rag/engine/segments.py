@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from threading import Event
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -24,6 +25,7 @@ _NO_LOCK = nullcontext()
 WRITERS = 4  # entries that are stored at once: most of a write is waiting for the disk
 
 Kept = TypeVar("Kept")
+IsWanted = Callable[[Part], bool]
 Missing = Sequence[tuple[Part, SegmentKey]]
 
 
@@ -45,6 +47,14 @@ class Made(Generic[Kept]):
     key: SegmentKey
     entry: Entry
     storing: Future[Kept]
+
+
+class GivenUp(Exception):
+    """Nobody wants any more what was to be placed."""
+
+
+def _always(part: Part) -> bool:
+    return True
 
 
 class Segments:
@@ -82,11 +92,17 @@ class Segments:
         return replace(self.template, token_ids=part.ids, kind=part.kind, seam_tokens=seam, isolation_prefix=prefix)
 
     def place(
-        self, wanted: Iterable[tuple[Part, int]], prefix: Ids, pool: DevicePool, dead_below: float
+        self,
+        wanted: Iterable[tuple[Part, int]],
+        prefix: Ids,
+        pool: DevicePool,
+        dead_below: float,
+        is_wanted: IsWanted = _always,
     ) -> Fetched | None:
         """As ``fetch``, into the pool, where each is pinned once; None, with nothing pinned, if they do not fit.
 
         Missing ones are in the pool as soon as they are made; all are stored when this returns, or leave it again.
+        is_wanted: asked before every pass. Raises GivenUp, with nothing pinned, where something was not.
         """
         placed = Fetched()
         keys = {part: self.key(part, seam, prefix) for part, seam in wanted}
@@ -118,7 +134,7 @@ class Segments:
                 use(part, resident)
             began = time.perf_counter()
             made: list[tuple[Part, SegmentKey, Future[Stored]]] = []
-            for passed in self._make(missing, self.cache.store, self.codec.encode):
+            for passed in self._make(missing, self.cache.store, self.codec.encode, is_wanted=is_wanted):
                 for one in passed:
                     undo.callback(_drop_unless_stored, pool, one.key.digest, one.storing)
                     resident = pool.put(one.key.digest, self.codec.decode(one.entry), dead_below, one.key.namespace)
@@ -136,13 +152,18 @@ class Segments:
                     if resident is None:
                         return None
                     placed.entries[part] = resident  # pins are by digest
+            if len(placed.entries) < len(keys):
+                raise GivenUp
             undo.pop_all()
         placed.n_prefilled = sum(len(part.ids) for part, _ in missing)
         placed.seconds = time.perf_counter() - began if missing else 0.0
         return placed
 
-    def fetch(self, wanted: Iterable[tuple[Part, int]], prefix: Ids = ()) -> Fetched:
-        """Entries of (part, seam), each part once. Missing ones are made in packed passes."""
+    def fetch(
+        self, wanted: Iterable[tuple[Part, int]], prefix: Ids = (), is_wanted: IsWanted = _always
+    ) -> Fetched:
+        """Entries of (part, seam), each part once. Missing ones are made in packed passes, but for those that
+        ``is_wanted`` says no of before their pass."""
         fetched = Fetched()
         missing = []
         for part, seam in dict(wanted).items():
@@ -153,7 +174,8 @@ class Segments:
             else:
                 fetched.entries[part] = found
         began = time.perf_counter()
-        storing = [(one.part, one.storing) for passed in self._make(missing, self.cache.put) for one in passed]
+        made = self._make(missing, self.cache.put, is_wanted=is_wanted)
+        storing = [(one.part, one.storing) for passed in made for one in passed]
         for part, future in storing:
             fetched.entries[part] = future.result()
             fetched.n_prefilled += len(part.ids)
@@ -182,10 +204,12 @@ class Segments:
         prefix: Ids = (),
         on_progress: Callable[[int, int], None] | None = None,
         lock: AbstractContextManager[object] = _NO_LOCK,
+        stop: Event | None = None,
     ) -> PrefillReport:
         """Make what no tier has, without reading what one has; at most two passes of entries are on the model's device.
 
         lock: of the model, held for every pass but not while its entries are written. All are stored at the end.
+        stop: once it is set no further pass is begun.
         """
         began = time.perf_counter()
         unique = {part: self.key(part, seam, prefix) for part, seam in wanted}
@@ -194,27 +218,32 @@ class Segments:
         n_bytes = 0
         if on_progress:
             on_progress(done, len(unique))
-        for stored in self._stored(missing, lock):
+        n_tokens = 0
+        for key, stored in self._stored(missing, lock, stop):
+            n_tokens += key.n_tokens
             n_bytes += stored.entry.nbytes
             done += 1
             if on_progress:
                 on_progress(done, len(unique))
-        n_tokens = sum(len(part.ids) for part, _ in missing)
-        return PrefillReport(len(unique), n_hits, len(missing), n_tokens, n_bytes, time.perf_counter() - began)
+        return PrefillReport(len(unique), n_hits, done - n_hits, n_tokens, n_bytes, time.perf_counter() - began)
 
-    def _stored(self, missing: Missing, lock: AbstractContextManager[object]) -> Iterator[Stored]:
+    def _stored(
+        self, missing: Missing, lock: AbstractContextManager[object], stop: Event | None
+    ) -> Iterator[tuple[SegmentKey, Stored]]:
         """Of each in turn, soon after it is stored."""
 
         def store(key: SegmentKey, entry: Entry) -> Stored:
             return self.cache.store(key, self.codec.encode(entry))
 
-        storing: deque[Future[Stored]] = deque()
-        for made in self._make(missing, store, lock=lock):
-            storing += [one.storing for one in made]
-            while storing and storing[0].done():
-                yield storing.popleft().result()
-        for future in storing:
-            yield future.result()
+        storing: deque[tuple[SegmentKey, Future[Stored]]] = deque()
+        is_wanted = _always if stop is None else lambda part: not stop.is_set()
+        for made in self._make(missing, store, lock=lock, is_wanted=is_wanted):
+            storing += [(one.key, one.storing) for one in made]
+            while storing and storing[0][1].done():
+                key, future = storing.popleft()
+                yield key, future.result()
+        for key, future in storing:
+            yield key, future.result()
 
     def _make(
         self,
@@ -222,6 +251,7 @@ class Segments:
         store: Callable[[SegmentKey, Entry], Kept],
         change: Callable[[Entry], Entry] = lambda entry: entry,
         lock: AbstractContextManager[object] = _NO_LOCK,
+        is_wanted: IsWanted = _always,
     ) -> Iterator[list[Made[Kept]]]:
         """Pass after pass, as packed; ``store`` runs beside, on what ``change`` gives. At the end all are stored.
 
@@ -232,6 +262,9 @@ class Segments:
         with ThreadPoolExecutor(WRITERS) as writers:
             sizes = [(key.n_tokens, self._bytes_made(key)) for _, key in missing]
             for pack in packs(sizes, self.passes.max_rows, self.passes.max_bytes):
+                pack = [i for i in pack if is_wanted(missing[i][0])]
+                if not pack:
+                    continue
                 if len(storing) == 2:
                     _wait(storing.popleft())
                 keys = [missing[i][1] for i in pack]

@@ -1,25 +1,41 @@
-"""A blocking generator, consumed from an event loop without blocking it."""
+"""Blocking work, waited for in an event loop without blocking it, in threads that a cancelled wait gives back."""
 
 import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TypeVar
 
 Item = TypeVar("Item")
 _END = object()
 
 
-async def in_background(items: Generator[Item, None, None]) -> AsyncGenerator[Item, None]:
+async def result_of(work: Callable[[threading.Event], Item]) -> Item:
+    """What ``work`` returns or raises, in a thread of its own.
+
+    Where the wait is cancelled, the event is set that ``work`` is given, and nobody waits for it: it should end soon.
+    """
+    stop = threading.Event()
+
+    def once() -> Generator[Item, None, None]:
+        yield work(stop)
+
+    async with contextlib.aclosing(in_background(once(), stop)) as results:
+        return await anext(results)
+
+
+async def in_background(
+    items: Generator[Item, None, None], stop: threading.Event | None = None
+) -> AsyncGenerator[Item, None]:
     """The same items, made in a thread of their own that is started at the first one.
 
-    Closing this generator, or leaving it, closes ``items`` after the item that is being made. An exception
-    that ``items`` raises comes out here.
+    Closing this generator, or leaving it, sets ``stop``, which may cut short the item that is being made, and closes
+    ``items`` after it. An exception that ``items`` raises comes out here.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[object] = asyncio.Queue()
-    left = threading.Event()
+    left = stop or threading.Event()
 
     def deliver(item: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more

@@ -2,11 +2,11 @@
 
 import contextlib
 import sqlite3
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.locks import StateLock
 from hypic_rag.retrieval import schema
 from hypic_rag.retrieval.manifest import how_to_rebuild
 from hypic_rag.transaction import transaction
@@ -24,7 +24,7 @@ class Database:
     def __init__(self, folder: Path, store_id: str):
         """Opens and checks the database of the store with this id."""
         self.folder = folder
-        self._lock = threading.RLock()
+        self._lock = StateLock(f"the store in {folder}")
         with damage_reported(folder):
             self.connection = schema.connect(folder / FILE)
             try:
@@ -34,6 +34,9 @@ class Database:
                 raise
 
     def close(self) -> None:
+        """In a forked child nothing: the connection is the parent's."""
+        if not self._lock.is_here:
+            return
         with self._lock:
             self.connection.close()
 

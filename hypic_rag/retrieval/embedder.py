@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hypic_rag.errors import BadInput, ModelNotReady
-from hypic_rag.fair_lock import FairLock
+from hypic_rag.locks import FairLock
 
 Vectors = npt.NDArray[np.float32]
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
@@ -31,7 +31,7 @@ class Embedder:
     """
 
     def __init__(self, name: str | os.PathLike[str] = DEFAULT_EMBEDDER):
-        self._lock = FairLock()  # a question waits for what is being embedded, not for all that will be
+        self._lock = FairLock("this Embedder")  # a question waits for what is being embedded, not for all that will be
         given = os.fspath(name)
         if given in DEFAULT_ALIASES:
             self.name = DEFAULT_EMBEDDER
@@ -68,7 +68,8 @@ class Embedder:
 
     @cached_property
     def dimension(self) -> int:
-        probe: Vectors = self._encode(["dimension"])
+        with self._lock:
+            probe: Vectors = self._encode(["dimension"])
         return int(probe.shape[1])
 
     def embed(self, texts: Sequence[str], on_progress: Callable[[int, int], None] | None = None) -> Vectors:

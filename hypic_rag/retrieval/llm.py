@@ -1,11 +1,11 @@
 """HypicLLM: the segment engine as a LlamaIndex LLM."""
 
-import asyncio
 import contextlib
 import os
 import warnings
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 from llama_index.core.base.llms.types import (
@@ -30,8 +30,9 @@ from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
 from hypic_rag.errors import BadInput
 from hypic_rag.prompt import Prompt
 from hypic_rag.rag.prompting import prompt_over
-from hypic_rag.retrieval.background import in_background
+from hypic_rag.retrieval.background import in_background, result_of
 from hypic_rag.retrieval.manifest import Manifest
+from hypic_rag.retrieval.recipe import options_of, recipe
 from hypic_rag.retrieval.responses import astream_of_chat, chat_of, completion_of, stream_of_chat
 from hypic_rag.retrieval.store import Store
 
@@ -52,7 +53,8 @@ class HypicLLM(LLM):
     Calls take ``max_new_tokens`` (also as ``max_tokens``), ``temperature``, ``top_p``, ``seed`` and
     ``stop`` for that call; any other keyword is refused. ``raw`` of a response has ``report`` (what came
     from the cache, times) and ``finish_reason``, ``additional_kwargs`` the token counts. Async methods run
-    the engine in a thread; a stream that is closed early stops its request.
+    the engine in a thread of their own; a call that is cancelled and a stream that is closed early stop their request,
+    also while it waits or its documents are prefilled.
     """
 
     model: str
@@ -63,6 +65,7 @@ class HypicLLM(LLM):
     stop: tuple[str, ...] = ()
 
     _engine: SegmentEngine = PrivateAttr()
+    _made_from: dict[str, Any] | None = PrivateAttr()
     _policy: Policy = PrivateAttr()
     _has_warned: bool = PrivateAttr(default=False)
 
@@ -104,8 +107,10 @@ class HypicLLM(LLM):
             "device_memory": device_memory,
         }
         given = {name: value for name, value in options.items() if value is not None}
+        made_from = None
         if engine is None:
             engine = SegmentEngine.from_pretrained(os.fspath(model), policy=policy, **given)
+            made_from = recipe(os.fspath(model), policy, given)
         elif given:
             raise BadInput(f"give HypicLLM an engine or a {', '.join(given)}, not both: an engine has its own")
         fields: dict[str, Any] = {
@@ -119,6 +124,7 @@ class HypicLLM(LLM):
         }
         super().__init__(**fields, **kwargs)
         self._engine = engine
+        self._made_from = made_from
         self._policy = policy or engine.policy
         self._sampling({})  # refuses what cannot be used now, not at the first question
 
@@ -150,6 +156,35 @@ class HypicLLM(LLM):
     @classmethod
     def class_name(cls) -> str:
         return "HypicLLM"
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """``made_from``: what ``from_dict`` makes it of again; None where it was given an engine."""
+        return {**super().to_dict(**kwargs), "made_from": self._made_from}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> "HypicLLM":
+        """Loads the model anew, with the same settings; kwargs go before them. Raises BadInput where it was given an
+        engine, unless ``engine`` is given here too."""
+        fields = {name: value for name, value in data.items() if name not in ("class_name", "made_from", "model")}
+        if "engine" not in kwargs:
+            if data.get("made_from") is None:
+                raise BadInput(
+                    "a HypicLLM that was given an engine holds a model that cannot be written down or sent to another "
+                    "process: make it with HypicLLM(model) or HypicLLM.for_store(folder), or give from_dict an engine"
+                )
+            fields |= options_of(data["made_from"])
+        return cls(**{**fields, **kwargs})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = self.to_dict()
+        if self._made_from is None:
+            type(self).from_dict(data)  # refuses, here and not where it is read
+        others = self.model_fields_set - data.keys() - {"callback_manager"}  # functions and the like
+        return _again, (type(self), data, {name: getattr(self, name) for name in sorted(others)})
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "HypicLLM":
+        """Settings of its own, over the same engine."""
+        return super().__deepcopy__({**(memo or {}), id(self._engine): self._engine})
 
     @property
     def engine(self) -> SegmentEngine:
@@ -188,14 +223,15 @@ class HypicLLM(LLM):
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any) -> ChatResponse:
-        return chat_of(await asyncio.to_thread(self._generate, prompt or self._chat_prompt(messages), kwargs))
+        built = prompt or self._chat_prompt(messages)
+        return chat_of(await result_of(lambda stop: self._generate(built, kwargs, stop)))
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any
     ) -> ChatResponseAsyncGen:
-        prompt = prompt or self._chat_prompt(messages)
-        return astream_of_chat(in_background(self._stream(prompt, kwargs)))
+        prompt, stop = prompt or self._chat_prompt(messages), Event()
+        return astream_of_chat(in_background(self._stream(prompt, kwargs, stop), stop))
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
@@ -208,12 +244,13 @@ class HypicLLM(LLM):
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return await asyncio.to_thread(self._generate, self._completion_prompt(prompt, formatted), kwargs)
+        built = self._completion_prompt(prompt, formatted)
+        return await result_of(lambda stop: self._generate(built, kwargs, stop))
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        built = self._completion_prompt(prompt, formatted)
-        return in_background(self._stream(built, kwargs))
+        built, stop = self._completion_prompt(prompt, formatted), Event()
+        return in_background(self._stream(built, kwargs, stop), stop)
 
     def _get_messages(self, prompt: BasePromptTemplate, **prompt_args: Any) -> list[ChatMessage]:
         """Every way from a prompt template to this model leads through here."""
@@ -228,12 +265,14 @@ class HypicLLM(LLM):
             )
         return super()._get_messages(prompt, **prompt_args)
 
-    def _generate(self, prompt: Prompt, overrides: dict[str, Any]) -> CompletionResponse:
-        generation = self._engine.generate(prompt, self._sampling(overrides), self._policy)
+    def _generate(self, prompt: Prompt, overrides: dict[str, Any], stop: Event | None = None) -> CompletionResponse:
+        generation = self._engine.generate(prompt, self._sampling(overrides), self._policy, stop)
         return completion_of(generation.text, None, generation)
 
-    def _stream(self, prompt: Prompt, overrides: dict[str, Any]) -> Generator[CompletionResponse, None, None]:
-        events = self._engine.stream(prompt, self._sampling(overrides), self._policy)  # here: errors come at the call
+    def _stream(
+        self, prompt: Prompt, overrides: dict[str, Any], stop: Event | None = None
+    ) -> Generator[CompletionResponse, None, None]:
+        events = self._engine.stream(prompt, self._sampling(overrides), self._policy, stop)  # errors come at the call
 
         def responses() -> Generator[CompletionResponse, None, None]:
             text = ""
@@ -273,3 +312,7 @@ class HypicLLM(LLM):
         text = prompt if formatted or self.completion_to_prompt is None else self.completion_to_prompt(prompt)
         messages = [ChatMessage(role=MessageRole.USER, content=text)]
         return self._chat_prompt(messages if formatted else self._extend_messages(messages))
+
+
+def _again(kind: type[HypicLLM], data: dict[str, Any], others: dict[str, Any]) -> HypicLLM:
+    return kind.from_dict(data, **others)

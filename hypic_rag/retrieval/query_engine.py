@@ -3,7 +3,7 @@
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks.base import CallbackManager
@@ -11,6 +11,7 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 
+from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.embedder import Embedder
 from hypic_rag.retrieval.llm import HypicLLM
 from hypic_rag.retrieval.retriever import StoreRetriever
@@ -74,6 +75,12 @@ class HypicQueryEngine(RetrieverQueryEngine):
             raise
         retriever = StoreRetriever(store, similarity_top_k, callback_manager)
         return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
+
+    def __getstate__(self) -> NoReturn:
+        raise BadInput(
+            "a HypicQueryEngine holds a model and can be neither copied nor sent to another process: "
+            "make another one there with HypicQueryEngine.from_store(folder) or from_index(index, llm)"
+        )
 
     def with_retriever(self, retriever: BaseRetriever) -> "HypicQueryEngine":
         return type(self)(

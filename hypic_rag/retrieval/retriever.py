@@ -1,7 +1,5 @@
 """A store as a LlamaIndex retriever."""
 
-import asyncio
-
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
@@ -9,6 +7,7 @@ from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle
 from hypic_rag.errors import BadInput
 from hypic_rag.rag.passage import Passage
 from hypic_rag.rag.search import find_passages
+from hypic_rag.retrieval.background import result_of
 from hypic_rag.retrieval.store import Store
 
 
@@ -30,7 +29,7 @@ class StoreRetriever(BaseRetriever):
         return [NodeWithScore(node=node_of(one), score=one.similarity) for one in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await asyncio.to_thread(self._retrieve, query_bundle)
+        return await result_of(lambda stop: self._retrieve(query_bundle))
 
 
 def node_of(found: Passage) -> TextNode:

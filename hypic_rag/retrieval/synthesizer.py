@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
 from llama_index.core.base.response.schema import (
@@ -71,6 +71,12 @@ class HypicSynthesizer(BaseSynthesizer):
         )
         self._hypic_llm = llm
         self._system = system
+
+    def __getstate__(self) -> NoReturn:
+        raise BadInput(
+            "a HypicSynthesizer holds a model and can be neither copied nor sent to another process: "
+            "make another one there with HypicSynthesizer(llm)"
+        )
 
     def synthesize(
         self,

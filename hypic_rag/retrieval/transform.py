@@ -1,7 +1,7 @@
 """PrefillSegments: a step of a LlamaIndex IngestionPipeline that fills the segment cache."""
 
-import asyncio
 from collections.abc import Sequence
+from threading import Event
 from typing import Any, NoReturn
 
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -9,6 +9,7 @@ from llama_index.core.schema import BaseNode, TransformComponent
 
 from hypic_rag.engine import PrefillReport, SegmentEngine
 from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.background import result_of
 from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.rendering import title_and_text
 from hypic_rag.retrieval.segments import ColdSegment, caching, cold_segments, run_packed
@@ -47,13 +48,24 @@ class PrefillSegments(TransformComponent):
         return self._report
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        self._prefill(nodes, Event())
+        return nodes
+
+    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        """What was prefilled when this is cancelled stays."""
+        await result_of(lambda stop: self._prefill(nodes, stop))
+        return nodes
+
+    def _prefill(self, nodes: Sequence[BaseNode], stop: Event) -> None:
         seen: set[str] = set()
         cold = cold_segments(self._engine, [title_and_text(node) for node in nodes], seen)
         policy = caching(self._engine.policy)
         reports = list[PrefillReport]()
 
         def prefill(pack: Sequence[ColdSegment]) -> None:
-            reports.append(self._engine.prefill([segment.ids for segment in pack], policy=policy))
+            if not stop.is_set():
+                ids = [segment.ids for segment in pack]
+                reports.append(self._engine.prefill(ids, policy=policy, stop=stop))
 
         run_packed(cold, self._engine, Pace(), prefill)
         total = {
@@ -62,10 +74,6 @@ class PrefillSegments(TransformComponent):
         }
         total["n_hits"] += len(seen) - len(cold)
         self._report = PrefillReport(n_segments=len(seen), **total)
-        return nodes
-
-    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        return await asyncio.to_thread(self, nodes, **kwargs)
 
     def __getstate__(self) -> NoReturn:
         raise BadInput(

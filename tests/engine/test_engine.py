@@ -1,13 +1,18 @@
 """Requests: streaming, sampling, batches, cancelling, conversations, and what is refused."""
 
+import os
+import signal
 import threading
+import time
 
 import pytest
 import tiny
 import torch
 
 from hypic_rag import Policy, Sampling, SegmentCache, SegmentEngine
+from hypic_rag.engine import assemble, segments
 from hypic_rag.errors import BadInput, ContextTooLong
+from hypic_rag.locks import UsedAfterFork
 from hypic_rag.prompt import Prompt
 
 LEADING = tiny.ids(20, 1)
@@ -90,6 +95,129 @@ def test_a_stream_that_another_thread_cancels_ends(gdn_engine: SegmentEngine) ->
     gdn_engine.cancel(request_id)
     last = list(stream)[-1].generation
     assert first.generation is None and last.finish_reason == "cancelled" and len(last.token_ids) == 1
+
+
+def test_what_is_stopped_while_it_waits_computes_nothing(gdn_engine: SegmentEngine) -> None:
+    stop, got, hits = threading.Event(), [], gdn_engine.cache.stats()
+
+    def ask() -> None:
+        got.append(gdn_engine.generate(prompt(71), Sampling(max_new_tokens=50), stop=stop))
+
+    thread = threading.Thread(target=ask)
+    with gdn_engine._lock:  # as another's pass has it
+        thread.start()
+        time.sleep(0.05)
+        stop.set()
+    thread.join(10)
+    assert [(one.finish_reason, one.token_ids) for one in got] == [("cancelled", ())]
+    assert gdn_engine.cache.stats() == hits and not gdn_engine.has_work
+
+
+def test_a_stop_between_two_tokens_keeps_what_there_is(gdn_engine: SegmentEngine) -> None:
+    stop = threading.Event()
+    whole = gdn_engine.generate(prompt(40), Sampling(max_new_tokens=9)).token_ids
+    stream = gdn_engine.stream(prompt(40), Sampling(max_new_tokens=50), stop=stop)
+    for _ in range(3):
+        next(stream)
+    stop.set()
+    generation = list(stream)[-1].generation
+    assert (generation.finish_reason, generation.token_ids) == ("cancelled", whole[:3])
+    assert not gdn_engine.has_work
+
+
+def test_a_stop_ends_a_cold_prefill_at_the_next_pass_and_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only the stopped request wants is not made any more; a document of both is."""
+    engine = tiny.engine("qwen3_5_text", deterministic=True)  # one segment a pass
+    theirs, shared = prompt(33, 34, 35, 36), prompt(36, 37, question=4)
+    right = tiny.engine("qwen3_5_text", deterministic=True).generate(shared, Sampling(max_new_tokens=4)).token_ids
+    made: list[int] = []
+    real = segments.prefill
+
+    def prefill(model, layout, ids, *rest):  # type: ignore[no-untyped-def]
+        made.extend(map(len, ids))
+        if made[-1] == 34:
+            engine._requests[stopped].stop.set()
+        return real(model, layout, ids, *rest)
+
+    monkeypatch.setattr(segments, "prefill", prefill)
+    stopped = engine.add_request(theirs, Sampling(max_new_tokens=4))
+    other = engine.add_request(shared, Sampling(max_new_tokens=4))
+    ended = {}
+    while engine.has_work:
+        ended |= {output.request_id: output.generation for output in engine.step() if output.generation}
+    assert made == [20, 33, 34, 36, 37]
+    assert list(ended) == [other] and ended[other].token_ids == right
+
+
+def test_a_stop_ends_a_prefill_at_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, stop = tiny.engine("qwen3_5_text", deterministic=True), threading.Event()
+    report = engine.prefill(prompt(33, 34, 35).documents, on_progress=lambda done, n: stop.set(), stop=stop)
+    assert (report.n_segments, report.n_prefilled, report.n_tokens) == (3, 0, 0)
+    report = engine.prefill(prompt(33, 34, 35).documents)
+    assert (report.n_segments, report.n_prefilled, report.n_tokens) == (3, 3, 102)
+
+
+def test_inside_a_pass_nothing_else_is_begun_and_a_cancel_waits(
+    gdn_engine: SegmentEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler and a finalizer come in the thread that runs the pass, where the lock keeps nobody out."""
+    real, told = assemble.run, []
+    first, second = (gdn_engine.add_request(prompt(40, question=i), Sampling(max_new_tokens=3)) for i in (2, 3))
+
+    def interrupted(*given: object) -> list[torch.Tensor]:
+        for call in (gdn_engine.step, lambda: gdn_engine.generate(prompt(7)), lambda: gdn_engine.score(prompt(7), [5])):
+            with pytest.raises(RuntimeError, match="from inside one of its own passes"):
+                call()
+            told.append(1)
+        gdn_engine.cancel(second)
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(assemble, "run", interrupted)
+        outputs = gdn_engine.step()
+    assert len(told) == 3 and [one.request_id for one in outputs] == [first, second]
+    assert list(gdn_engine._requests) == [first]
+    while gdn_engine.has_work:
+        gdn_engine.step()
+
+
+def test_a_forked_child_refuses_and_ends_what_it_copied_quietly(gdn_engine: SegmentEngine) -> None:
+    stream = gdn_engine.stream(prompt(40), Sampling(max_new_tokens=50))
+    next(stream)
+    held, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with gdn_engine._lock:
+            held.set()
+            ended.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    held.wait(10)
+    child = os.fork()
+    if not child:
+        n_refused = 0
+        try:
+            signal.alarm(20)
+            for call in (
+                lambda: gdn_engine.generate(prompt(40)),
+                lambda: gdn_engine.add_request(prompt(40)),
+                lambda: gdn_engine.score(prompt(40), [5]),
+                lambda: gdn_engine.prefill([tiny.ids(40, 40)]),
+                gdn_engine.step,
+                gdn_engine.forget,
+            ):
+                try:
+                    call()
+                except UsedAfterFork:
+                    n_refused += 1
+            stream.close()
+        finally:
+            os._exit(n_refused)
+    ended.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+    stream.close()
 
 
 def test_sampling_follows_its_seed(gdn_engine: SegmentEngine) -> None:
@@ -275,8 +403,6 @@ def test_reuse_is_refused_past_a_switch_of_frequencies() -> None:
 def test_a_failing_pass_fails_its_requests_and_no_later_one(
     gdn_engine: SegmentEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hypic_rag.engine import assemble
-
     def broken(*_: object) -> list[torch.Tensor]:
         raise RuntimeError("out of memory")
 

@@ -1,6 +1,7 @@
 """Stands in for SegmentEngine and Embedder: the real prompt format and cache, no model, all work counted."""
 
 import re
+import threading
 import time
 from dataclasses import replace
 from functools import cache
@@ -62,11 +63,14 @@ class FakeEngine:
     def entry_bytes(self, n_tokens):
         return 4 * 64 * max(0, n_tokens - self.policy.seam_tokens)
 
-    def prefill(self, segments, *, kind="document", policy=None, on_progress=None):
+    def prefill(self, segments, *, kind="document", policy=None, on_progress=None, stop=None):
         self.calls.append(sum(map(len, segments)))
         keys = [self.segment_key(ids, kind, policy) for ids in segments]
         missing = [key for key in keys if self.cache.contains(key) is None]
         for key in missing:
+            time.sleep(self.delay)
+            if stop is not None and stop.is_set():
+                break
             self._make(key)
         return PrefillReport(
             len(keys),
@@ -77,16 +81,16 @@ class FakeEngine:
             0.0,
         )
 
-    def generate(self, prompt, sampling=None, policy=None):
+    def generate(self, prompt, sampling=None, policy=None, stop=None):
         time.sleep(self.delay)
-        return list(self.stream(prompt, sampling, policy))[-1].generation
+        return list(self.stream(prompt, sampling, policy, stop))[-1].generation
 
-    def stream(self, prompt, sampling=None, policy=None):
+    def stream(self, prompt, sampling=None, policy=None, stop=None):
         if prompt.n_tokens + 1 > self.context_length:
             raise ContextTooLong(f"{prompt.n_tokens} tokens do not fit")
-        return self._stream(prompt, sampling or Sampling(), policy or self.policy)
+        return self._stream(prompt, sampling or Sampling(), policy or self.policy, stop or threading.Event())
 
-    def _stream(self, prompt, sampling, policy):
+    def _stream(self, prompt, sampling, policy, stop):
         uses = tuple(self._use(ids, policy) for ids in prompt.documents)
         question = self.tokenizer.decode(prompt.parts[-1].ids)
         question = re.sub(r"<\|im_\w+\|>|user|assistant|Question:", " ", question).split()
@@ -95,6 +99,8 @@ class FakeEngine:
         try:
             for i, word in enumerate(words):
                 time.sleep(self.delay)
+                if stop.is_set():
+                    return
                 delta = word if i == 0 else f" {word}"
                 if i + 1 < len(words):
                     yield StreamEvent(delta)

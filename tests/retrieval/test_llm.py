@@ -87,9 +87,9 @@ def test_a_chat_has_its_roles_and_the_system_prompt(engine):
 
 
 class Recorder(FakeEngine):
-    def stream(self, prompt, sampling=None, policy=None):
+    def stream(self, prompt, sampling=None, policy=None, stop=None):
         self.asked = (sampling, policy)
-        return super().stream(prompt, sampling, policy)
+        return super().stream(prompt, sampling, policy, stop)
 
 
 def test_options_of_a_call_go_before_those_of_the_llm():

@@ -19,7 +19,7 @@ from hypic_apps.server.stores import Stores
 from hypic_apps.server.tenants import Tenant
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import HypicError
-from hypic_rag.fair_lock import FairLock
+from hypic_rag.locks import FairLock
 from hypic_rag.retrieval import plan_documents, run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress
 from hypic_rag.retrieval.pace import Pace
@@ -59,7 +59,7 @@ class Turns:
 
     def __init__(self, is_busy: Callable[[], bool]):
         self._is_busy = is_busy
-        self._lock = FairLock()
+        self._lock = FairLock("the server's queue of ingestions")
         self._ended, self._seconds = 0.0, 0.0  # of the last bite
 
     @contextlib.contextmanager

@@ -269,7 +269,7 @@ class EngineLoop:
         try:
             while self._wait_for_work():
                 self._turn()
-        except Exception:
+        except BaseException:
             log.exception("the engine's thread has ended")
             reason = EngineStopped()
         finally:
@@ -301,11 +301,11 @@ class EngineLoop:
         except NeverFits as error:
             self._end(error.request_id, error)
             return
-        except Exception as error:  # the engine has dropped all; the next ones may do
+        except BaseException as error:  # the engine has dropped all; the next ones may do
             log.exception("a step of the engine failed, and with it %d requests", len(self._running))
             self._failures += 1
             for number in list(self._running):
-                self._end(number, error)
+                self._end(number, error if isinstance(error, Exception) else RuntimeError(repr(error)))
             return
         self._failures = 0
         for output in outputs:

@@ -63,6 +63,11 @@ class Arrivals:
         self._waiting.pop(slot, None)
         self.wait()
 
+    def clear(self) -> None:
+        """As ``drop``, of every slot."""
+        self._waiting = {}
+        self.wait()
+
     def wait(self, layer: int | None = None) -> None:
         """The current stream waits for what ``flush`` brings of a layer; None: of all layers."""
         if self.stream is None:

@@ -85,15 +85,9 @@ class DevicePool:
         self._unit = unit_bytes(layers)
         self._slabs = Slabs(layers, torch.device(device), n_slots, n_tokens, n_matrices)
         self._arrivals = Arrivals(self._slabs)
-        self._free_slots = list(reversed(range(n_slots)))
-        self._tokens, self._matrices = Extents(n_tokens, TOKEN_ALIGN), Extents(n_matrices)
-        self._residents: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
-        self._leases: set[Lease] = set()
-        self._pins: Counter[str] = Counter()
-        self._leaving: dict[str, list[Resident]] = {}  # discarded while pinned
+        self._sizes = n_slots, n_tokens, n_matrices
         self._n_hits = self._n_evicted = 0
-        self.nbytes = 0
-        """In use, by entries and leases."""
+        self.reset()
 
     @classmethod
     def within(
@@ -136,6 +130,22 @@ class DevicePool:
                 "(--device-memory), or 0 to run in torch without pools"
             )
         return cls(layers, device, *sizes(n_segments))
+
+    def reset(self) -> None:
+        """Forget all entries, leases and pins, in whatever state an interrupted change has left them. Who holds any has
+        to forget them too."""
+        n_slots, n_tokens, n_matrices = self._sizes
+        self._arrivals.clear()
+        self._free_slots = list(reversed(range(n_slots)))
+        self._tokens, self._matrices = Extents(n_tokens, TOKEN_ALIGN), Extents(n_matrices)
+        self._residents: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
+        self._leases: set[Lease] = set()
+        self._pins: Counter[str] = Counter()
+        self._leaving: dict[str, list[Resident]] = {}  # discarded while pinned
+        self.nbytes = 0
+        """In use, by entries and leases."""
+        self.is_whole = True
+        """False where ``discard``, which others than the engine call, was interrupted."""
 
     @property
     def layers(self) -> tuple[LayerPools, ...]:
@@ -214,13 +224,15 @@ class DevicePool:
     def discard(self, digest: str) -> bool:
         """Drop an entry; what a pin holds is no longer found, and its memory is free with the last unpin.
         False if it was not here."""
-        resident = self._residents.pop(digest, None)
-        if resident is None:
+        if digest not in self._residents:
             return False
+        self.is_whole = False
+        resident = self._residents.pop(digest)
         if digest in self._pins:
             self._leaving.setdefault(digest, []).append(resident)
         else:
             self._release(resident)
+        self.is_whole = True
         return True
 
     def of_namespace(self, namespace: str) -> set[str]:

@@ -30,6 +30,7 @@ class HostTier:
         self._namespaces: dict[str, str] = {}  # of entries whose key has one
         self._pins: Counter[str] = Counter()
         self._gone: OrderedDict[str, Miss] = OrderedDict()
+        self._is_whole = True  # False where a change was interrupted
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -43,9 +44,12 @@ class HostTier:
 
     def get(self, digest: str) -> Entry | None:
         """The entry; counts as a use."""
+        self._mend()
         entry = self._entries.get(digest)
         if entry is not None:
+            self._is_whole = False
             self._ranking.use(digest)
+            self._is_whole = True
         return entry
 
     def put(self, digest: str, entry: Entry, namespace: str = "") -> Entry:
@@ -58,9 +62,10 @@ class HostTier:
             detail = f"its {entry.nbytes} bytes did not fit a host budget of {self.budget} bytes"
             self._remember(digest, Miss("not_stored", detail))
             return entry
+        self._is_whole = False
         for victim in victims:
             self._ranking.evict(victim)
-            self.discard(victim, Miss("evicted", "from memory, to make room"))
+            self._drop(victim, Miss("evicted", "from memory, to make room"))
         self.n_evicted += len(victims)
         self._entries[digest] = entry
         self._ranking.add(digest, entry.n_tokens, entry.nbytes)
@@ -68,17 +73,18 @@ class HostTier:
             self._namespaces[digest] = namespace
         self.nbytes += entry.nbytes
         self._gone.pop(digest, None)
+        self._is_whole = True
         return entry
 
     def discard(self, digest: str, why: Miss) -> bool:
         """Drop an entry, pinned or not, and remember why. False if it was not here."""
-        entry = self._entries.pop(digest, None)
-        if entry is None:
+        self._mend()
+        if digest not in self._entries:
             return False
+        self._is_whole = False
         self._ranking.remove(digest)
-        self._namespaces.pop(digest, None)
-        self.nbytes -= entry.nbytes
-        self._remember(digest, why)
+        self._drop(digest, why)
+        self._is_whole = True
         return True
 
     def of_namespace(self, namespace: str) -> set[str]:
@@ -105,6 +111,18 @@ class HostTier:
         self._ranking.clear()
         self._namespaces.clear()
         self.nbytes = 0
+
+    def _mend(self) -> None:
+        """Where Ctrl-C, say, has left a change half done, forget all: it comes again from below, or is made again."""
+        if not self._is_whole:
+            self.clear()
+            self._is_whole = True
+
+    def _drop(self, digest: str, why: Miss) -> None:
+        entry = self._entries.pop(digest)
+        self._namespaces.pop(digest, None)
+        self.nbytes -= entry.nbytes
+        self._remember(digest, why)
 
     def _victims(self, nbytes: int) -> list[str] | None:
         """What to drop so that ``nbytes`` fit; None if they cannot, and then nothing need be dropped."""

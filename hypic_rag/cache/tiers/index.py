@@ -3,7 +3,6 @@
 import json
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.index_file import DAMAGE_ERRORS, inode, is_damage, open_index, open_read_only
 from hypic_rag.cache.tiers.worth import MOST_USES, learnt, priority
 from hypic_rag.errors import HypicError
+from hypic_rag.locks import StateLock
 from hypic_rag.transaction import transaction
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Index:
         self.read_only = ""
         """Why it is only read; empty where it is not."""
         self._retry_at = 0.0
-        self._lock = threading.RLock()
+        self._lock = StateLock(f"cache index {self.path}")
         self._touches: dict[str, tuple[float, int]] = {}  # digest -> last used, times used
         self._flushed = time.monotonic()
         self._inode = 0
@@ -130,6 +130,8 @@ class Index:
         db.executemany(update, rows)
 
     def close(self) -> None:
+        if not self._lock.is_here:  # its connection is the parent's
+            return
         with self._lock:
             self.flush()
             self._db.close()
@@ -153,6 +155,8 @@ class Index:
         if is_stale:
             self._db.close()
             self._db = self._open()
+        if self._db.in_transaction:  # left by an interrupt
+            self._db.execute("ROLLBACK")
         with transaction(self._db, begin):
             return work(self._db)
 

@@ -68,6 +68,13 @@ class Runner:
             return PrefillPasses.in_torch(self.model.device)
         return PrefillPasses(DeviceIsolation.of, MAX_PREFILL_ROWS, self.prefill_bytes, patience)
 
+    def reset(self) -> None:
+        """After a pass that did not finish: of the pools and of what is kept for the next passes nothing is left."""
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)  # it may be running still
+        self._captured.clear()
+        self.pool.reset()
+
     @torch.inference_mode()
     def run(self, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
         """As ``assemble.run``: one pass, or several where there are more than MAX_ROWS rows."""

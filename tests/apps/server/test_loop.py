@@ -168,15 +168,19 @@ def test_a_loop_that_never_started_tells_who_waits(tiny_engine: SegmentEngine) -
     with_loop(tiny_engine, use)
 
 
+@pytest.mark.parametrize("error, told", [(ZeroDivisionError, ZeroDivisionError), (SystemExit, RuntimeError)])
 def test_a_failed_step_is_told_and_the_next_request_runs(
-    tiny_engine: SegmentEngine, monkeypatch: pytest.MonkeyPatch
+    tiny_engine: SegmentEngine, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], told: type[Exception]
 ) -> None:
+    def broken_run(*_: object) -> None:
+        raise error
+
     async def use(loop: EngineLoop) -> None:
         loop.start()
         with monkeypatch.context() as broken:
-            broken.setattr(SegmentEngine, "_run", failing)
+            broken.setattr(SegmentEngine, "_run", broken_run)
             for _ in range(3):
-                with pytest.raises(ZeroDivisionError):
+                with pytest.raises(told):
                     await text_of(ask(loop))
         assert not loop.is_alive
         assert await text_of(ask(loop))
