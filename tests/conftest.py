@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from hypic_rag.default_model import ensure
 from hypic_rag.errors import ModelNotReady
+
+sys.path.insert(0, str(Path(__file__).parent))  # small_tokenizers
 
 
 @pytest.fixture(scope="session")
