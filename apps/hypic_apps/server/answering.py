@@ -186,10 +186,11 @@ def _over_documents(
     room = engine.context_length - (asked.max_tokens or service.settings.max_new_tokens)
 
     def following(before: Turn | None, question: str) -> tuple[Turn, int]:
-        asking = form.question(question)
-        if len(asking) > room:  # before it is searched for: of a very long one that takes seconds
+        asking = form.prompt(question, (), system)
+        n_asking = len(asking.parts[-1].ids)
+        if n_asking > room:  # before it is searched for: of a very long one that takes seconds
             raise ContextTooLong(
-                f"the question takes {len(asking)} tokens, and {engine.model_name} has a context of "
+                f"the question takes {n_asking} tokens, and {engine.model_name} has a context of "
                 f"{engine.context_length} for it, the documents and the answer. Ask a shorter question"
             )
         found = _found(asked, retriever, question, before)
@@ -199,8 +200,7 @@ def _over_documents(
             new = {i: source for i, source in zip(ids, found, strict=True) if i not in told}
             ids, found = list(new), list(new.values())
         if before is None:
-            leading = service.leading_ids(setting.namespace, system)
-            prompt, n_dropped = Prompt.build(leading, ids, asking), 0
+            prompt, n_dropped = asking.with_documents(ids), 0
             if retriever is not None:
                 prompt, n_dropped = _fit_first(engine, prompt, room)
             return Turn(prompt, (), tuple(found[: len(found) - n_dropped])), n_dropped

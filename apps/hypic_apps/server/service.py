@@ -46,13 +46,11 @@ class Service:
     database: Database = field(init=False)
     collections: Collections = field(init=False)
     _ids_of: Callable[[str, str, str], Ids] = field(init=False, repr=False)
-    _leading_ids: Callable[[str, str | None], Ids] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         form = self.engine.format
         ids_of = lru_cache(maxsize=1024)(lambda namespace, text, title: form.document(text, title))
         self._ids_of = ids_of
-        self._leading_ids = lru_cache(maxsize=64)(lambda namespace, system: form.leading(system))
         self.keys = Keys(self.folder)
         self.metrics = Metrics(self.engine, self.loop)
         self.database = Database(self.folder / "server.sqlite")
@@ -73,9 +71,6 @@ class Service:
         if len(text) > KEPT_LENGTH:
             return self.engine.format.document(text, title)
         return self._ids_of(namespace, text, title)
-
-    def leading_ids(self, namespace: str, system: str | None) -> Ids:
-        return self._leading_ids(namespace, system)
 
 
 async def service(request: Request) -> Service:
