@@ -66,7 +66,6 @@ class RagPipeline:
         form = engine.format
         # By namespace, so that nobody can tell by the time it takes what others have.
         self._ids_of = lru_cache(maxsize=1024)(lambda namespace, text, title: form.document(text, title))
-        self._leading_ids = lru_cache(maxsize=64)(lambda namespace, system: form.leading(system))
 
     @cached_property
     def token_characters(self) -> int:
@@ -169,10 +168,11 @@ class RagPipeline:
         """The turn after ``before``, and how many of its passages had no room."""
         engine, form = self.engine, self.engine.format
         room = engine.context_length - asked.kept_for_answer
-        asking = form.question(question)
-        if len(asking) > room:  # before it is searched for: of a very long one that takes seconds
+        asking = form.prompt(question, (), system)
+        n_asking = len(asking.parts[-1].ids)
+        if n_asking > room:  # before it is searched for: of a very long one that takes seconds
             raise ContextTooLong(
-                f"the question takes {len(asking)} tokens, and {engine.model_name} has a context of "
+                f"the question takes {n_asking} tokens, and {engine.model_name} has a context of "
                 f"{engine.context_length} for it, the documents and the answer. Ask a shorter question"
             )
         found = _found(asked, retriever, question, before)
@@ -182,7 +182,7 @@ class RagPipeline:
             new = {i: passage for i, passage in zip(ids, found, strict=True) if i not in told}
             ids, found = list(new), list(new.values())
         if before is None:
-            prompt, n_dropped = Prompt.build(self._leading_ids(setting.namespace, system), ids, asking), 0
+            prompt, n_dropped = asking.with_documents(ids), 0
             if retriever is not None:
                 prompt, n_dropped = fit_first_turn(engine, prompt, asked.kept_for_answer)
             return Turn(prompt, (), tuple(found[: len(found) - n_dropped])), n_dropped

@@ -150,7 +150,7 @@ class HypicLLM(LLM):
         cache = SegmentCache.open(Store.segments_folder(folder), host_memory, disk_budget)
         llm = cls(model if model is not None else manifest.model, cache=cache, **kwargs)
         engine = llm.engine
-        manifest.check_model(engine.model_name, engine.fingerprint, engine.format.version, folder)
+        manifest.check_model(engine.model_name, engine.fingerprint, engine.format, folder)
         return llm
 
     @classmethod
