@@ -1,6 +1,5 @@
 """End states of finished requests, so that the next turn of a conversation resumes exactly where the last ended."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from hypic_rag.engine.policy import Policy
@@ -33,11 +32,14 @@ def remainder(done: Sequence[Part], parts: Sequence[Part]) -> list[Part] | None:
 
 
 class Conversations:
-    """Held states by namespace and policy, least recently used first to go. ``budget`` in bytes; 0 holds nothing."""
+    """Held states by namespace and policy, least recently used first to go. ``budget`` in bytes; 0 holds nothing.
+
+    A plain dict: to compare keys is Python, where Ctrl-C may come, and an OrderedDict does so in mid-change.
+    """
 
     def __init__(self, budget: int):
         self.budget = budget
-        self._held: OrderedDict[tuple[str, Policy, tuple[Part, ...]], SequenceState] = OrderedDict()
+        self._held: dict[tuple[str, Policy, tuple[Part, ...]], SequenceState] = {}  # least recently used first
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +57,7 @@ class Conversations:
         """Let go of the state least recently used. False where none is held."""
         if not self._held:
             return False
-        self._held.popitem(last=False)[1].release()
+        self._held.pop(next(iter(self._held))).release()
         return True
 
     def forget(self, namespace: str) -> None:
@@ -75,5 +77,5 @@ class Conversations:
             if rest is not None and state.position > best.position:
                 best, left, found = state, rest, key
         if best.position:
-            self._held.move_to_end(found)
+            self._held[found] = self._held.pop(found)
         return best, left
