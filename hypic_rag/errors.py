@@ -29,6 +29,10 @@ class ContextTooLong(HypicError, ValueError):
     """A prompt and the tokens asked for do not fit the model's context."""
 
 
+class RequestTooLarge(BadInput):
+    """A prompt does not fit the device's pools, though nothing else is there."""
+
+
 class PassInterrupted(HypicError):
     """Ctrl-C, or what else ends a thread, came during a pass that a request shared: its answer is lost."""
 

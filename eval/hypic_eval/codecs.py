@@ -1,6 +1,5 @@
 """What storing segments by a codec costs, question by question, against the same entries as they were computed."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,14 +64,13 @@ def run_codecs(
 def with_codec(engine: "SegmentEngine", name: str) -> "SegmentEngine":
     """An engine of the same model and cache whose entries are stored by another codec; they take turns."""
     from hypic_rag.cache import codec_named
-    from hypic_rag.engine.conversations import Conversations
     from hypic_rag.engine.segments import Segments
 
-    other, old = copy.copy(engine), engine.segments
-    other.codec, other.conversations = codec_named(name), Conversations(0)
-    template = replace(old.template, codec=name)
-    whole = Segments(old.model, old.layout, old.cache, template, False, old.passes)
-    other.use_segments(whole)
+    old = engine.segments
+    other = engine.with_segments(
+        Segments(old.model, old.layout, old.cache, replace(old.template, codec=name), False, old.passes)
+    )
+    other.codec = codec_named(name)
     return other
 
 

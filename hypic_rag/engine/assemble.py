@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,15 +13,17 @@ from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.passes.torch_assembly import TorchAssembly
 from hypic_rag.engine.plan import Event, RunRows, Splice, build
 from hypic_rag.engine.policy import Compose, Policy
-from hypic_rag.engine.state import Interior, SequenceState
+from hypic_rag.engine.state import SequenceState, TorchSequence
 from hypic_rag.prompt import Part
+
+State = TypeVar("State", bound=SequenceState)
 
 
 @dataclass
-class Active:
+class ScheduledSequence(Generic[State]):
     """The rows of one sequence in a pass. ``ids`` and ``positions`` are theirs; ``events`` also has the splices."""
 
-    state: SequenceState
+    state: State
     compose: Compose
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -33,14 +35,13 @@ class Active:
         self.ids += ids
         self.events.append(RunRows(len(ids)))
 
-    def splice(self, entry: Entry | Resident, device: torch.device) -> None:
+    def splice(self, entry: Entry | Resident) -> None:
         """Place an entry's interior here; its seam, the entry's first tokens, was run as rows just before."""
-        state = self.state
-        offset = state.position - entry.seam_tokens
-        first_row = len(state.row_positions) + len(self.ids)
-        state.interiors.append(Interior.place(entry, offset, first_row, device))
-        state.position += entry.n_tokens - entry.seam_tokens
-        self.events.append(Splice(len(state.interiors) - 1))
+        self.state.place(entry, len(self.state.row_positions) + len(self.ids))
+        self.events.append(Splice(len(self.state.segments) - 1))
+
+
+Scheduled = ScheduledSequence[TorchSequence]
 
 
 def cached_seam(part: Part, policy: Policy) -> int | None:
@@ -53,14 +54,10 @@ def cached_seam(part: Part, policy: Policy) -> int | None:
 
 
 def lay_out(
-    state: SequenceState,
-    parts: Sequence[Part],
-    entries: Mapping[Part, Entry | Resident],
-    policy: Policy,
-    device: torch.device,
-) -> Active:
+    state: State, parts: Sequence[Part], entries: Mapping[Part, Entry | Resident], policy: Policy
+) -> ScheduledSequence[State]:
     """Continue ``state`` (changed) by parts; ``entries`` has those that are cached."""
-    active = Active(state, policy.compose)
+    active = ScheduledSequence(state, policy.compose)
     for part in parts:
         seam = cached_seam(part, policy)
         if seam is None:
@@ -68,13 +65,12 @@ def lay_out(
         else:
             if seam:
                 active.rows(part.ids[:seam])
-            active.splice(entries[part], device)
-    state.capacity = max(state.capacity, len(state.row_positions) + len(active.ids))
+            active.splice(entries[part])
     return active
 
 
 @torch.inference_mode()
-def run(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+def run(model: Any, layout: Layout, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
     """One pass over all sequences of the batch, whose states it advances; those past a switch of rotation run alone,
     since transformers takes the frequencies from the largest position of a pass.
 
@@ -89,13 +85,13 @@ def run(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Sequ
     return [logits[i] for i in range(len(batch))]
 
 
-def _pass(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+def _pass(model: Any, layout: Layout, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
     device = model.device
     plan = build([active.events for active in batch], device)
     positions = torch.tensor([p for active in batch for p in active.positions], device=device)
     rope_offsets = []
     for active in batch:
-        offsets = [interior.offset for interior in active.state.interiors]
+        offsets = [interior.offset for interior in active.state.segments]
         rope_offsets.append(tuple(rotary.turns(offsets, device) for rotary in layout.rotaries))
         active.state.row_positions += active.positions
     states, compose = tuple(a.state for a in batch), tuple(a.compose for a in batch)

@@ -1,6 +1,7 @@
 """End states of finished requests, so that the next turn of a conversation resumes exactly where the last ended."""
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from hypic_rag.engine.policy import Policy
 from hypic_rag.engine.state import SequenceState
@@ -31,7 +32,10 @@ def remainder(done: Sequence[Part], parts: Sequence[Part]) -> list[Part] | None:
     return None
 
 
-class Conversations:
+State = TypeVar("State", bound=SequenceState)
+
+
+class Conversations(Generic[State]):
     """Held states by namespace and policy, least recently used first to go. ``budget`` in bytes; 0 holds nothing.
 
     A plain dict: to compare keys is Python, where Ctrl-C may come, and an OrderedDict does so in mid-change.
@@ -39,13 +43,13 @@ class Conversations:
 
     def __init__(self, budget: int):
         self.budget = budget
-        self._held: dict[tuple[str, Policy, tuple[Part, ...]], SequenceState] = {}  # least recently used first
+        self._held: dict[tuple[str, Policy, tuple[Part, ...]], State] = {}  # least recently used first
 
     @property
     def nbytes(self) -> int:
         return sum(state.nbytes for state in list(self._held.values()))  # at once: other threads ask, too
 
-    def hold(self, namespace: str, policy: Policy, state: SequenceState) -> None:
+    def hold(self, namespace: str, policy: Policy, state: State) -> None:
         key = namespace, policy, tuple(state.parts)
         if key in self._held:
             self._held.pop(key).release()
@@ -69,13 +73,13 @@ class Conversations:
         """Forget all that is held, whose places in a device's pools are void."""
         self._held.clear()
 
-    def find(self, namespace: str, policy: Policy, parts: Sequence[Part]) -> tuple[SequenceState, list[Part]]:
-        """The longest held state that ``parts`` begin with (not to be changed), or a new one; what is left to run."""
-        best, left = SequenceState(), list(parts)
+    def find(self, namespace: str, policy: Policy, parts: Sequence[Part]) -> tuple[State, list[Part]] | None:
+        """Return the longest held state that ``parts`` begin with (not to be changed), and what is left to run."""
+        best: tuple[State, list[Part]] | None = None
         for key, state in self._held.items():
             rest = remainder(state.parts, parts) if key[:2] == (namespace, policy) else None
-            if rest is not None and state.position > best.position:
-                best, left, found = state, rest, key
-        if best.position:
+            if rest is not None and (best is None or state.position > best[0].position):
+                best, found = (state, rest), key
+        if best is not None:
             self._held[found] = self._held.pop(found)
-        return best, left
+        return best

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hypic_rag.engine.policy import Policy
+from hypic_rag.errors import RequestTooLarge
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,13 @@ class Generation:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """A request's progress in one step; ``generation`` is there when it is finished."""
+    """A request's progress in one step; ``generation`` is there when it is finished, ``error`` where it never can be:
+    larger than the device's pools."""
 
     request_id: int
     text: str
     generation: Generation | None = None
+    error: RequestTooLarge | None = None
 
 
 @dataclass(frozen=True)

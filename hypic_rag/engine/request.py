@@ -10,6 +10,7 @@ import torch
 from hypic_rag.engine.detokenizer import Detokenizer
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.report import Generation, Report, StepOutput
+from hypic_rag.engine.segments import Segments
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.prompt import Part, Prompt
 
@@ -26,7 +27,7 @@ class Request:
     limit: int
     stream: Detokenizer
     ends: frozenset[int]
-    namespace: str = ""
+    segments: Segments
     stop: Event = field(default_factory=Event)
     is_read: bool = True
     began: float = field(default_factory=time.perf_counter)

@@ -78,6 +78,10 @@ class Segments:
         self._fitting: WeakSet[Entry] = WeakSet()  # seen before: of a large model a look takes 0.2 ms
         self._beside = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None
 
+    @property
+    def namespace(self) -> str:
+        return self.template.namespace
+
     def within(self, namespace: str) -> "Segments":
         """The same for another namespace."""
         other = copy(self)

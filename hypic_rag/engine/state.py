@@ -1,47 +1,48 @@
-"""What one sequence carries from pass to pass: running states, convolution tails, private keys and values."""
+"""What one sequence carries from pass to pass: running states, convolution tails, own keys and values."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hypic_rag.cache import Entry
 from hypic_rag.cache.tiers.device import Resident
+from hypic_rag.engine.sequence_slots import SequenceSlots
 from hypic_rag.prompt import Part
-
-if TYPE_CHECKING:
-    from hypic_rag.engine.device.held import Held
 
 
 @dataclass(frozen=True)
-class Interior:
+class CachedSegment:
     """A cached interior placed in a sequence.
 
-    ``layers[i]`` holds layer i's tensors on the compute device, shared with every sequence that uses the entry; none
-    where they stand in a device's pools, at ``slot`` and from ``token_at`` on.
     ``offset``: global position of the *segment's* first token, to which its keys' local positions are relative;
-    ``position``: of the interior's first token.
-    ``first_row``: how many private rows stand before it; the rows from there on see it.
+    ``position``: of the interior's first token. ``first_row``: how many own rows stand before it; the rows from there
+    on see it.
     """
 
-    layers: tuple[Mapping[str, Tensor], ...]
     offset: int
     position: int
     first_row: int
     n_tokens: int
     nbytes: int
-    slot: int = -1
-    token_at: int = -1
 
-    @classmethod
-    def place(cls, entry: Entry | Resident, offset: int, first_row: int, device: torch.device) -> "Interior":
-        first, n_tokens = offset + entry.seam_tokens, entry.n_tokens - entry.seam_tokens
-        if isinstance(entry, Resident):
-            return cls((), offset, first, first_row, n_tokens, entry.nbytes, entry.slot, entry.token_at)
-        layers = tuple({name: t.to(device) for name, t in layer.tensors.items()} for layer in entry.layers)
-        return cls(layers, offset, first, first_row, n_tokens, entry.nbytes)
+
+@dataclass(frozen=True)
+class TorchSegment(CachedSegment):
+    """``layers[i]`` holds layer i's tensors where the model is, shared with every sequence that uses the entry."""
+
+    layers: tuple[Mapping[str, Tensor], ...]
+
+
+@dataclass(frozen=True)
+class DeviceSegment(CachedSegment):
+    """In a device's pools, at ``slot`` and from ``token_at`` on."""
+
+    slot: int
+    token_at: int
 
 
 @dataclass
@@ -60,7 +61,7 @@ class LinearState:
 
 
 @dataclass
-class PrivateKV:
+class KVCache:
     """Keys (rotated at global positions) and values of a sequence's own rows: (H, capacity, D), ``n`` in use.
 
     values: None where they are the first dims of the keys (MLA's latent).
@@ -71,7 +72,7 @@ class PrivateKV:
     n: int = 0
 
     @classmethod
-    def empty(cls, keys: Tensor, values: Tensor | None, capacity: int) -> "PrivateKV":
+    def empty(cls, keys: Tensor, values: Tensor | None, capacity: int) -> "KVCache":
         """Room for ``capacity`` rows of the shapes of keys, values (H, n, D)."""
 
         def room(t: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ class PrivateKV:
         """keys, values: (H, n, D). Grows by doubling where the capacity does not suffice."""
         end = self.n + keys.shape[1]
         if end > self.keys.shape[1]:
-            grown = PrivateKV.empty(self.keys, self.values, max(end, 2 * self.keys.shape[1]))
+            grown = KVCache.empty(self.keys, self.values, max(end, 2 * self.keys.shape[1]))
             grown.append(self.keys[:, : self.n], self.values_of(values.shape[-1])[:, : self.n])
             self.keys, self.values = grown.keys, grown.values
         self.keys[:, self.n : end] = keys
@@ -99,49 +100,110 @@ class PrivateKV:
     def nbytes(self) -> int:
         return self.keys.nbytes + (0 if self.values is None else self.values.nbytes)
 
-    def clone(self) -> "PrivateKV":
-        return PrivateKV(self.keys.clone(), None if self.values is None else self.values.clone(), self.n)
+    def clone(self) -> "KVCache":
+        return KVCache(self.keys.clone(), None if self.values is None else self.values.clone(), self.n)
 
 
 @dataclass
-class SequenceState:
+class SequenceState(ABC):
     """``parts``: the token ids already run, consecutive live parts merged. ``position``: of the next token.
 
-    ``row_positions``: of the rows computed for this sequence. ``capacity``: own rows to make room for. ``held``: in
-    place of ``linear`` and ``kv`` where they stand in a device's pools.
+    ``row_positions``: of the rows computed for this sequence. ``segments``: placed in it, in order.
     """
 
-    parts: list[Part] = field(default_factory=list)
-    position: int = 0
-    row_positions: list[int] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list, kw_only=True)
+    position: int = field(default=0, kw_only=True)
+    row_positions: list[int] = field(default_factory=list, kw_only=True)
+    segments: list[Any] = field(default_factory=list, kw_only=True)
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int: ...
+
+    @abstractmethod
+    def place(self, entry: Any, first_row: int) -> None:
+        """Place an entry's interior behind its seam, the rows just before ``position``, and move that past it."""
+
+    @abstractmethod
+    def restarted(self) -> "SequenceState":
+        """Return a state of the same parts of which nothing has run."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back what it holds of what others share. A second time does nothing."""
+
+
+@dataclass
+class TorchSequence(SequenceState):
+    """Tensors of its own. ``linear``, ``kv``: by the layer's slot. ``capacity``: own rows to make room for."""
+
+    device: torch.device
     capacity: int = 64
-    interiors: list[Interior] = field(default_factory=list)
+    segments: list[TorchSegment] = field(default_factory=list, kw_only=True)
     linear: dict[int, LinearState] = field(default_factory=dict)
-    kv: dict[int, PrivateKV] = field(default_factory=dict)
-    held: "Held | None" = None
+    kv: dict[int, KVCache] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        if self.held is not None:
-            return self.held.nbytes
         own = sum(s.nbytes for s in self.linear.values()) + sum(s.nbytes for s in self.kv.values())
-        return own + sum(interior.nbytes for interior in self.interiors)
+        return own + sum(segment.nbytes for segment in self.segments)
 
-    def clone(self) -> "SequenceState":
-        """A copy that can go its own way, without what it holds in pools; the interiors, which nobody changes, are
-        shared."""
-        return SequenceState(
-            list(self.parts),
-            self.position,
-            list(self.row_positions),
-            self.capacity,
-            list(self.interiors),
-            {i: s.clone() for i, s in self.linear.items()},
-            {i: s.clone() for i, s in self.kv.items()},
+    def place(self, entry: Entry, first_row: int) -> None:
+        layers = tuple({name: t.to(self.device) for name, t in layer.tensors.items()} for layer in entry.layers)
+        interior = entry.n_tokens - entry.seam_tokens
+        offset = self.position - entry.seam_tokens
+        self.segments.append(TorchSegment(offset, self.position, first_row, interior, entry.nbytes, layers))
+        self.position += interior
+
+    def restarted(self) -> "TorchSequence":
+        return TorchSequence(self.device, self.capacity, parts=self.parts)
+
+    def clone(self) -> "TorchSequence":
+        """Return a copy that can go its own way; the segments, which nobody changes, are shared."""
+        return replace(
+            self,
+            parts=list(self.parts),
+            row_positions=list(self.row_positions),
+            segments=list(self.segments),
+            linear={i: s.clone() for i, s in self.linear.items()},
+            kv={i: s.clone() for i, s in self.kv.items()},
         )
 
     def release(self) -> None:
-        """Give back what it holds in a device's pools."""
-        if self.held is not None:
-            self.held.release()
-            self.held = None
+        """Nothing is shared."""
+
+
+@dataclass
+class DeviceSequence(SequenceState):
+    """Slots in a device's pools."""
+
+    slots: SequenceSlots
+    segments: list[DeviceSegment] = field(default_factory=list, kw_only=True)
+
+    @property
+    def nbytes(self) -> int:
+        return self.slots.nbytes
+
+    def place(self, entry: Resident, first_row: int) -> None:
+        interior = entry.n_tokens - entry.seam_tokens
+        offset = self.position - entry.seam_tokens
+        self.segments.append(
+            DeviceSegment(offset, self.position, first_row, interior, entry.nbytes, entry.slot, entry.token_at)
+        )
+        self.position += interior
+
+    def restarted(self) -> "DeviceSequence":
+        raise NotImplementedError("models whose rotation changes with the length run in torch (backends.choice)")
+
+    def branch(self, slots: SequenceSlots) -> "DeviceSequence":
+        """Return a copy that can go its own way, on a copy of the slots."""
+        return replace(
+            self,
+            slots=slots,
+            parts=list(self.parts),
+            row_positions=list(self.row_positions),
+            segments=list(self.segments),
+        )
+
+    def release(self) -> None:
+        self.slots.release()

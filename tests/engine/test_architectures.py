@@ -18,7 +18,7 @@ import two_stream
 from torch import Tensor
 
 from hypic_rag import Policy, Sampling, SegmentCache, SegmentEngine
-from hypic_rag.engine.engine import Wanted
+from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.engine.layers import LinearLayer
 from hypic_rag.prompt import Part, Prompt
 
@@ -57,8 +57,9 @@ def prompt(*lengths: int, leading: int = 20) -> Prompt:
 
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
-    [(active, _)] = engine._begin([Wanted(prompt, policy, 1, "")], resume=False)
-    return engine._run([active], [range(len(active.ids))])[0]
+    [one] = engine.backend.start([SequenceRequest(prompt, policy, 1, engine.segments, resumes=False)])
+    active = one.scheduled
+    return engine.backend.run([active], [range(len(active.ids))])[0]
 
 
 def oracle(name: str, prompt: Prompt, policy: Policy) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hypic_rag import Policy, SegmentEngine
 from hypic_rag.engine import assemble
-from hypic_rag.engine.engine import Wanted
+from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.prompt import Part, Prompt
 
 TOLERANCE = 1e-4
@@ -23,7 +23,8 @@ TOLERANCE = 1e-4
 
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
-    [(active, _)] = engine._begin([Wanted(prompt, policy, 1, "")], resume=False)
+    [one] = engine.backend.start([SequenceRequest(prompt, policy, 1, engine.segments, resumes=False)])
+    active = one.scheduled
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from hypic_rag import Policy, Sampling, SegmentEngine
 from hypic_rag.engine import assemble
-from hypic_rag.engine.engine import Wanted
+from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.prompt import Prompt
 
 ROW = json.loads((Path(__file__).parents[1] / "data" / "hotpotqa_few.jsonl").read_text("utf-8").splitlines()[0])
@@ -37,7 +37,8 @@ def prompt(engine: SegmentEngine, n_documents: int) -> Prompt:
 
 
 def assembled(engine: SegmentEngine, ask: Prompt, policy: Policy) -> torch.Tensor:
-    [(active, _)] = engine._begin([Wanted(ask, policy, 1, "")], resume=False)
+    [one] = engine.backend.start([SequenceRequest(ask, policy, 1, engine.segments, resumes=False)])
+    active = one.scheduled
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hypic_rag.engine import models
-from hypic_rag.engine.device import has_kernels
+from hypic_rag.engine.backends.choice import has_kernels
 from hypic_rag.engine.experts import IMPLEMENTATION
 from hypic_rag.engine.layout import Layout
 

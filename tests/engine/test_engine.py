@@ -91,7 +91,7 @@ def test_leaving_a_stream_cancels_it(gdn_engine: SegmentEngine) -> None:
 def test_a_stream_that_another_thread_cancels_ends(gdn_engine: SegmentEngine) -> None:
     stream = gdn_engine.stream(prompt(40), Sampling(max_new_tokens=50))
     first = next(stream)
-    [request_id] = gdn_engine._requests
+    [request_id] = gdn_engine._scheduler._requests
     gdn_engine.cancel(request_id)
     last = list(stream)[-1].generation
     assert first.generation is None and last.finish_reason == "cancelled" and len(last.token_ids) == 1
@@ -136,7 +136,7 @@ def test_a_stop_ends_a_cold_prefill_at_the_next_pass_and_no_other_request(monkey
     def prefill(model, layout, ids, *rest):  # type: ignore[no-untyped-def]
         made.extend(map(len, ids))
         if made[-1] == 34:
-            engine._requests[stopped].stop.set()
+            engine._scheduler._requests[stopped].stop.set()
         return real(model, layout, ids, *rest)
 
     monkeypatch.setattr(segments, "prefill", prefill)
@@ -176,7 +176,7 @@ def test_inside_a_pass_nothing_else_is_begun_and_a_cancel_waits(
         patch.setattr(assemble, "run", interrupted)
         outputs = gdn_engine.step()
     assert len(told) == 3 and [one.request_id for one in outputs] == [first, second]
-    assert list(gdn_engine._requests) == [first]
+    assert list(gdn_engine._scheduler._requests) == [first]
     while gdn_engine.has_work:
         gdn_engine.step()
 

@@ -14,7 +14,8 @@ from hypic_rag.errors import PassInterrupted
 from hypic_rag.prompt import Prompt
 
 FILES = (
-    *("/locks.py", "engine/engine.py", "/conversations.py", "/request.py", "engine/state.py", "/generate.py"),
+    *("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/torch.py", "/conversations.py"),
+    *("/request.py", "engine/state.py"),
     *("/assemble.py", "/segments.py", "engine/prefill.py", "cache/cache.py", "tiers/host.py", "tiers/worth.py"),
     "<string>",  # what dataclasses generate: keys are compared and hashed there
 )
@@ -73,7 +74,7 @@ class Bench:
     def check(self, where: str) -> None:
         """As new: nothing under way, the lock free, answers right, resumed ones too."""
         engine, got = self.engine, []
-        assert not engine._requests and not engine._unfinished, where
+        assert not engine._scheduler._requests and not engine._scheduler._unfinished, where
 
         def ask() -> None:
             for _ in range(2):  # the second from the held end of the first

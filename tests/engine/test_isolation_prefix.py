@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hypic_rag import Policy, Sampling, SegmentEngine
 from hypic_rag.engine import assemble
-from hypic_rag.engine.engine import Wanted
+from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.errors import BadInput
 from hypic_rag.prompt import Part, Prompt
 
@@ -53,7 +53,8 @@ def prompt(*lengths: int, leading: int = 20) -> Prompt:
 
 def assembled(name: str, prompt: Prompt, policy: Policy) -> Tensor:
     engine = engine_of(name)
-    [(active, _)] = engine._begin([Wanted(prompt, policy, 1, "")], resume=False)
+    [one] = engine.backend.start([SequenceRequest(prompt, policy, 1, engine.segments, resumes=False)])
+    active = one.scheduled
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

@@ -6,7 +6,7 @@ import tiny
 
 from hypic_rag import Policy, SegmentEngine
 from hypic_rag.engine import assemble
-from hypic_rag.engine.engine import Wanted
+from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.engine.layers import AttentionLayer
 from hypic_rag.prompt import Part, Prompt
 
@@ -35,7 +35,8 @@ def test_an_entry_holds_the_latent_alone(engine: SegmentEngine, n: int) -> None:
 def test_a_sequence_holds_the_latent_alone(engine: SegmentEngine) -> None:
     """Its own rows, too: no values beside the keys."""
     ask = Prompt.build(tiny.ids(5, 1), [tiny.ids(20, 2)], tiny.ids(4, 3))
-    [(active, _)] = engine._begin([Wanted(ask, Policy(seam_tokens=SEAM), 1, "")], resume=False)
+    [one] = engine.backend.start([SequenceRequest(ask, Policy(seam_tokens=SEAM), 1, engine.segments, resumes=False)])
+    active = one.scheduled
     assemble.run(engine.model, engine.layout, [active], [range(1)])
     slots = [i for i, layer in enumerate(engine.layout.layers) if isinstance(layer, AttentionLayer)]
     assert sorted(active.state.kv) == slots

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hypic_rag import Policy, Sampling, SegmentEngine
 from hypic_rag.engine import assemble
-from hypic_rag.engine.engine import Wanted
+from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.errors import ContextTooLong
 from hypic_rag.prompt import Part, Prompt
 
@@ -83,7 +83,8 @@ BELOW, BEYOND = prompt(40, 33), prompt(40, 133, 60)
 
 def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
-    [(active, _)] = engine._begin([Wanted(prompt, policy, 1, "")], resume=False)
+    [one] = engine.backend.start([SequenceRequest(prompt, policy, 1, engine.segments, resumes=False)])
+    active = one.scheduled
     return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
 
 

@@ -302,8 +302,8 @@ def test_load_of_entries_that_are_not_on_the_device_does_not_count(
     assert found["warm", "rate"]["how"].endswith("segments came from: host 4")
     assert found["half misses", "rate"]["how"].endswith("segments came from: host 2, prefilled 2")
     first, second = held.segments(2)
-    runner = SimpleNamespace(pool=Pool([held.engine.segment_key(first).digest]))
-    monkeypatch.setattr(held.engine, "runner", runner)
+    backend = SimpleNamespace(pool=Pool([held.engine.segment_key(first).digest]))
+    monkeypatch.setattr(held.engine, "backend", backend)
     assert (held.nearest_tier, held.token_slots, held.absent([first, second])) == ("device", 7, 1)
     assert "1 of 2 entries are not there, with 7 token slots" in load.pool_too_small(held, [first, second])
     assert load.pool_too_small(held, [first]) == ""

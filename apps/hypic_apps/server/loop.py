@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from hypic_apps.server.errors import ApiError, Busy, ShuttingDown, TooSlow
 from hypic_apps.server.watch import RequestMetrics, Watch, outcome_of
 from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
-from hypic_rag.engine.engine import NeverFits
 from hypic_rag.prompt import Prompt
 
 log = logging.getLogger(__name__)
@@ -298,9 +297,6 @@ class EngineLoop:
             return
         try:
             outputs = self.engine.step()
-        except NeverFits as error:
-            self._end(error.request_id, error)
-            return
         except BaseException as error:  # the engine has dropped all; the next ones may do
             log.exception("a step of the engine failed, and with it %d requests", len(self._running))
             self._failures += 1
@@ -309,7 +305,9 @@ class EngineLoop:
             return
         self._failures = 0
         for output in outputs:
-            if job := self._running.get(output.request_id):
+            if output.error is not None:
+                self._end(output.request_id, output.error)
+            elif job := self._running.get(output.request_id):
                 job.watch.token()
                 job.tell(StreamEvent(output.text, output.generation))
                 if output.generation:

@@ -74,21 +74,21 @@ class Bench:
     @property
     def nearest_tier(self) -> str:
         """Where a segment that was used before comes from."""
-        return "host" if self.engine.runner is None else "device"
+        return "host" if self.engine.pool is None else "device"
 
     @property
     def token_slots(self) -> int | None:
         """Of the device's pools, for all keys of entries and requests; None where the engine has none."""
-        if self.engine.runner is None:
+        if self.engine.pool is None:
             return None
-        kept = (t for layer in self.engine.runner.pool.layers for t in layer.tokens.values())
+        kept = (t for layer in self.engine.pool.layers for t in layer.tokens.values())
         return min((len(t) for t in kept), default=None)
 
     def absent(self, segments: Sequence[Ids]) -> int:
         """How many of their entries are not on the device; 0 where there is no device tier."""
-        if self.engine.runner is None:
+        if self.engine.pool is None:
             return 0
-        pool = self.engine.runner.pool
+        pool = self.engine.pool
         return sum(self.engine.segment_key(ids).digest not in pool for ids in segments)
 
     def ids(self, n: int, seed: int) -> Ids:
@@ -143,15 +143,15 @@ class Bench:
         """Drop their entries wherever they are."""
         digests = [self.engine.segment_key(ids).digest for ids in segments]
         self.engine.cache.discard(digests)
-        if self.engine.runner is not None:
+        if self.engine.pool is not None:
             for digest in digests:
-                self.engine.runner.pool.discard(digest)
+                self.engine.pool.discard(digest)
 
     def forget_device(self) -> bool:
         """Leave the entries to the cache's other tiers; whether there is a device tier at all."""
-        if self.engine.runner is not None:
-            self.engine.runner.pool.clear()
-        return self.engine.runner is not None
+        if self.engine.pool is not None:
+            self.engine.pool.clear()
+        return self.engine.pool is not None
 
     def stored_bytes(self, ids: Ids) -> int:
         """Of a document segment's entry as the cache has it, after any codec."""

@@ -8,36 +8,37 @@ import torch
 from hypic_kernels.chunked_scan import CHUNK
 from hypic_kernels.pieces import SequenceRows, write_plan
 
-from hypic_rag.engine.assemble import Active
+from hypic_rag.engine.assemble import ScheduledSequence
 from hypic_rag.engine.device.bucket import Bucket, Sizes, split_of
 from hypic_rag.engine.plan import RunRows, Splice
 from hypic_rag.engine.rotary import Rotary
-from hypic_rag.engine.state import Interior
+from hypic_rag.engine.state import DeviceSegment, DeviceSequence
 
+Scheduled = ScheduledSequence[DeviceSequence]
 COMPOSE = {"exact": 0, "last_state": 1, "add": 2}
 
 
-def sizes_of(batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> Sizes:
+def sizes_of(batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> Sizes:
     rows = [len(active.ids) for active in batch]
     split = split_of(max(rows))
     pieces = []
     for active in batch:
         own = len(active.state.row_positions) + len(active.ids)
-        pieces.append(sum(-(-n // split) for n in (own, *(one.n_tokens for one in active.state.interiors))))
+        pieces.append(sum(-(-n // split) for n in (own, *(one.n_tokens for one in active.state.segments))))
     return Sizes(
         rows=sum(rows),
         sequences=len(batch),
         runs=sum(_n_runs(active) for active in batch),
         pieces=sum(pieces),
         partial_rows=sum(n * m for n, m in zip(rows, pieces, strict=True)),
-        turns=sum(len(active.state.interiors) for active in batch) or 1,
+        turns=sum(len(active.state.segments) for active in batch) or 1,
         kept=sum(len(wanted) for wanted in keep) or 1,
         widest=max(rows),
         is_spliced=any(isinstance(event, Splice) for active in batch for event in active.events),
     )
 
 
-def _n_runs(active: Active) -> int:
+def _n_runs(active: Scheduled) -> int:
     """Of the recurrence, as ``_runs`` makes them: rows in chunks, of which the last takes the splice behind them."""
     n = rows = 0
     for event in active.events:
@@ -48,7 +49,7 @@ def _n_runs(active: Active) -> int:
     return n + -(-rows // CHUNK)
 
 
-def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]) -> None:
+def fill(bucket: Bucket, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]) -> None:
     """Everything of the bucket, its padding too; nothing is sent yet."""
     host = bucket.host
     n_rows = bucket.sizes.rows
@@ -62,15 +63,14 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
     described = []
     for m, (active, wanted) in enumerate(zip(batch, keep, strict=True)):
         state, n = active.state, len(active.ids)
-        held = state.held
-        assert held is not None
+        slots = state.slots
         first, past = row, len(state.row_positions)
         host["ids"][row : row + n] = active.ids
         host["positions"][row : row + n] = active.positions
         host["kept"][n_kept : n_kept + len(wanted)] = [first + i for i in wanted]
         n_kept += len(wanted)
         host["first_run"][m] = run
-        before = -1 if held.is_fresh else held.slot
+        before = -1 if slots.is_fresh else slots.slot
         stretch = opened = row
         for event in active.events:
             if isinstance(event, RunRows):
@@ -78,7 +78,7 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
                 host["back"][row : row + event.n] = before
                 row += event.n
             elif isinstance(event, Splice):
-                interior = state.interiors[event.index]
+                interior = state.segments[event.index]
                 before = interior.slot
                 run = _runs(bucket, run, opened, row, interior, COMPOSE[active.compose])
                 stretch = opened = row
@@ -86,21 +86,21 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
             run = _runs(bucket, run, opened, row, None, 0)
         host["reach"][n_rows + m], host["back"][n_rows + m] = row - stretch, before
         host["end"][m] = row
-        host["state_from"][m] = -1 if held.is_fresh else held.slot
-        host["tail_to"][m] = host["state_to"][m] = held.next_slot
-        interiors = [(one.first_row, one.token_at, one.n_tokens, turn + i) for i, one in enumerate(state.interiors)]
-        described.append(SequenceRows(first, row, past, held.token_at, interiors))
-        turn += len(state.interiors)
+        host["state_from"][m] = -1 if slots.is_fresh else slots.slot
+        host["tail_to"][m] = host["state_to"][m] = slots.next_slot
+        interiors = [(one.first_row, one.token_at, one.n_tokens, turn + i) for i, one in enumerate(state.segments)]
+        described.append(SequenceRows(first, row, past, slots.token_at, interiors))
+        turn += len(state.segments)
     host["first_run"][len(batch) :] = run
     write_plan(host["attention"], described, bucket.sizes.attention)
-    offsets = [interior.offset for active in batch for interior in active.state.interiors]
+    offsets = [interior.offset for active in batch for interior in active.state.segments]
     if offsets and offsets != bucket.turned:
         for r, rotary in enumerate(rotaries):
             _turns(host[f"cos{r}"], host[f"sin{r}"], rotary, offsets)
         bucket.turned = offsets
 
 
-def _runs(bucket: Bucket, run: int, start: int, stop: int, interior: Interior | None, compose: int) -> int:
+def _runs(bucket: Bucket, run: int, start: int, stop: int, interior: DeviceSegment | None, compose: int) -> int:
     """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Return the next number."""
     host = bucket.host
     spliced = (-1, 0, 0) if interior is None else (interior.slot, interior.n_tokens, compose)

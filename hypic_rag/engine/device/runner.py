@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.engine.assemble import Active
 from hypic_rag.engine.device.bucket import MAX_ROWS, Bucket, Sizes
-from hypic_rag.engine.device.fill import fill, partner, sizes_of
+from hypic_rag.engine.device.fill import Scheduled, fill, partner, sizes_of
 from hypic_rag.engine.device.patience import patience
 from hypic_rag.engine.layers import AttentionLayer
 from hypic_rag.engine.layout import Layout
@@ -76,7 +75,7 @@ class Runner:
         self.pool.reset()
 
     @torch.inference_mode()
-    def run(self, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+    def run(self, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
         """As ``assemble.run``: one pass, or several where there are more than MAX_ROWS rows."""
         self.pool.flush()
         kept: list[list[Tensor]] = [[] for _ in batch]
@@ -86,7 +85,7 @@ class Runner:
         waiting = [(i, piece) for i, active in enumerate(batch) if i not in long for piece in cut(active, MAX_ROWS)]
         first_row = [0] * len(batch)
         while waiting:
-            now, later, n_rows = list[tuple[int, Active]](), list[tuple[int, Active]](), 0
+            now, later, n_rows = list[tuple[int, Scheduled]](), list[tuple[int, Scheduled]](), 0
             for i, piece in waiting:
                 taken = {j for j, _ in now} | {j for j, _ in later}
                 if i not in taken and n_rows + len(piece.ids) <= MAX_ROWS:
@@ -105,29 +104,27 @@ class Runner:
             waiting = later
         return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in kept]
 
-    def _is_long(self, active: Active) -> bool:
+    def _is_long(self, active: Scheduled) -> bool:
         state = active.state
-        assert state.held is not None
-        many = len(active.ids) > MAX_ROWS and state.held.is_fresh and not state.interiors
+        many = len(active.ids) > MAX_ROWS and state.slots.is_fresh and not state.segments
         return many and self.in_chunks
 
-    def _run_long(self, active: Active, keep: Sequence[int]) -> Tensor:
-        device, held = self.model.device, active.state.held
-        assert held is not None
+    def _run_long(self, active: Scheduled, keep: Sequence[int]) -> Tensor:
+        device, slots = self.model.device, active.state.slots
         positions = torch.tensor(active.positions, device=device)
         self.pool.wait()
-        with patience(), self.layout.current.during(DeviceLongPrompt.of(self.pool, held, positions)):
+        with patience(), self.layout.current.during(DeviceLongPrompt.of(self.pool, slots, positions)):
             out = self.model(
                 input_ids=torch.tensor([active.ids], device=device),
                 position_ids=positions[None],
                 use_cache=False,
                 logits_to_keep=torch.tensor(list(keep), device=device),
             )
-        held.advance()
+        slots.advance()
         active.state.row_positions += active.positions
         return out.logits[0]  # type: ignore[no-any-return]
 
-    def _pass(self, batch: Sequence[Active], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+    def _pass(self, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
         sizes = sizes_of(batch, keep).rounded()
         captured = self._captured.pop(sizes, None) or self._open(sizes)
         self._captured[sizes] = captured  # the last used stand last
@@ -147,8 +144,7 @@ class Runner:
                 captured.logits = self._forward(captured)
         captured.n_passes += 1
         for active in batch:
-            assert active.state.held is not None
-            active.state.held.advance()
+            active.state.slots.advance()
             active.state.row_positions += active.positions
         assert captured.logits is not None
         lengths = [len(rows) for rows in keep]
@@ -184,11 +180,11 @@ class Runner:
         return graph
 
 
-def cut(active: Active, max_rows: int) -> list[Active]:
+def cut(active: Scheduled, max_rows: int) -> list[Scheduled]:
     """The same sequence in passes of at most ``max_rows`` rows each, one after the other."""
     if len(active.ids) <= max_rows:
         return [active]
-    pieces: list[Active] = []
+    pieces: list[Scheduled] = []
     events: list[Event] = []
     start = n = 0
 

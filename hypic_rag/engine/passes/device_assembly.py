@@ -63,7 +63,7 @@ class DeviceAssembly:
         return convolution.convolve(x, weight, bias, silu, self.linear, self.arrived(slot).slots["tail"])
 
     def token_shift(self, slot: int, layer: LinearLayer, x: Tensor) -> Tensor:
-        raise NotImplementedError("no kernel shifts tokens: models that do run in torch (device.has_kernels)")
+        raise NotImplementedError("no kernel shifts tokens: models that do run in torch (backends.choice)")
 
     def recurrent_scan(self, slot: int, layer: LinearLayer, inputs: RecurrenceInputs) -> Tensor:
         is_decoding = self.bucket.max_rows == 1

@@ -15,7 +15,7 @@ from hypic_rag.engine.passes.recurrence import walk
 from hypic_rag.engine.passes.torch_pass import TorchPass
 from hypic_rag.engine.passes.visible_keys import VisibleKeys, joined_attention, spliced_attention
 from hypic_rag.engine.policy import Compose
-from hypic_rag.engine.state import LinearState, PrivateKV, SequenceState
+from hypic_rag.engine.state import KVCache, LinearState, TorchSequence
 
 QUERY_BLOCK = 512  # rows a block, so that scores stay small where many live rows see a long past
 MANY_ROWS = 128  # beyond it, moving the keys together costs less than what torch's own attention saves
@@ -31,7 +31,7 @@ class TorchAssembly(TorchPass):
     interior of sequence s.
     """
 
-    sequences: tuple[SequenceState, ...]
+    sequences: tuple[TorchSequence, ...]
     compose: tuple[Compose, ...]
     rope_offsets: tuple[tuple[RopeOffsets, ...], ...]
 
@@ -40,7 +40,7 @@ class TorchAssembly(TorchPass):
         for stretch in self.plan.stretches:
             sequence = self.sequences[stretch.sequence]
             if stretch.before is not None:
-                starts.append(sequence.interiors[stretch.before].layers[slot]["tail"])
+                starts.append(sequence.segments[stretch.before].layers[slot]["tail"])
             else:
                 tail = sequence.linear.setdefault(slot, LinearState()).tail
                 starts.append(zero if tail is None else tail)
@@ -48,7 +48,7 @@ class TorchAssembly(TorchPass):
 
     def keep_tails(self, slot: int, last: Sequence[Tensor]) -> None:
         for sequence, after, tail in zip(self.sequences, self.plan.last_splice, last, strict=True):
-            own = tail if after is None else sequence.interiors[after].layers[slot]["tail"]
+            own = tail if after is None else sequence.segments[after].layers[slot]["tail"]
             sequence.linear.setdefault(slot, LinearState()).tail = own.clone()
 
     def recurrent_scan(self, slot: int, layer: LinearLayer, inputs: RecurrenceInputs) -> Tensor:
@@ -64,7 +64,7 @@ class TorchAssembly(TorchPass):
     def _splice(self, slot: int, layer: LinearLayer, s: int, index: int, R: Tensor) -> Tensor:
         """The state of sequence s after its cached interior ``index``."""
         assert layer.family is not None
-        interior = self.sequences[s].interiors[index]
+        interior = self.sequences[s].segments[index]
         kept = interior.layers[slot]
         S = kept["S"]
         if layer.rotary is not None:  # kept at local positions; exact because T is a scalar there
@@ -89,10 +89,10 @@ class TorchAssembly(TorchPass):
         sequence, n = self.sequences[s], q.shape[1]
         own = sequence.kv.get(slot)
         if own is None:
-            own = sequence.kv[slot] = PrivateKV.empty(k, None if layer.latent else v, max(sequence.capacity, n))
+            own = sequence.kv[slot] = KVCache.empty(k, None if layer.latent else v, max(sequence.capacity, n))
         past = own.n
         own.append(k, v)
-        if past == 0 and not sequence.interiors:
+        if past == 0 and not sequence.segments:
             return causal(q, k, v, params, layer.window)
         offsets = None if layer.rotary is None else self.rope_offsets[s][layer.rotary.index]
         visible = VisibleKeys(sequence, own, slot, layer, offsets)

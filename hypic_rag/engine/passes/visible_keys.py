@@ -14,22 +14,22 @@ from torch import Tensor
 from hypic_rag.engine.layers import AttentionLayer
 from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.passes.dense_attention import dense
-from hypic_rag.engine.state import Interior, PrivateKV, SequenceState
+from hypic_rag.engine.state import KVCache, TorchSegment, TorchSequence
 
 
 @dataclass(frozen=True)
 class VisibleKeys:
     """What the rows of a sequence can see in one layer: its interiors and its own rows."""
 
-    sequence: SequenceState
-    own: PrivateKV
+    sequence: TorchSequence
+    own: KVCache
     slot: int
     layer: AttentionLayer
     rope_offsets: tuple[Tensor, Tensor] | None
 
-    def interiors(self) -> Iterable[tuple[int, Interior, Tensor, Tensor]]:
+    def interiors(self) -> Iterable[tuple[int, TorchSegment, Tensor, Tensor]]:
         """(number, interior, its keys, its values)."""
-        for i, interior in enumerate(self.sequence.interiors):
+        for i, interior in enumerate(self.sequence.segments):
             kept = interior.layers[self.slot]
             if self.layer.latent:
                 yield i, interior, kept["latent"], kept["latent"][..., : self.layer.v_dim]

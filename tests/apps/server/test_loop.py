@@ -178,7 +178,7 @@ def test_a_failed_step_is_told_and_the_next_request_runs(
     async def use(loop: EngineLoop) -> None:
         loop.start()
         with monkeypatch.context() as broken:
-            broken.setattr(SegmentEngine, "_run", broken_run)
+            broken.setattr(tiny_engine.backend, "run", broken_run)
             for _ in range(3):
                 with pytest.raises(told):
                     await text_of(ask(loop))

@@ -21,8 +21,8 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 from hypic_rag import Policy, Sampling, SegmentEngine  # noqa: E402
 from hypic_rag.cache import Entry, Hit, LayerEntry  # noqa: E402
 from hypic_rag.cache.tiers.device import DevicePool  # noqa: E402
-from hypic_rag.engine.engine import Wanted  # noqa: E402
-from hypic_rag.errors import BadInput  # noqa: E402
+from hypic_rag.engine.backends.base import SequenceRequest  # noqa: E402
+from hypic_rag.errors import RequestTooLarge  # noqa: E402
 from hypic_rag.prompt import Part, Prompt  # noqa: E402
 
 KINDS = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
@@ -78,21 +78,22 @@ def new_engine(kind: str, memory: int = MEMORY, **options: Any) -> SegmentEngine
 @cache
 def pooled(kind: str) -> SegmentEngine:
     engine = new_engine(kind)
-    assert engine.runner is not None
+    assert engine.pool is not None
     return engine
 
 
 @cache
 def in_torch(kind: str) -> SegmentEngine:
     engine = new_engine(kind, memory=0)
-    assert engine.runner is None
+    assert engine.pool is None
     return engine
 
 
 def logits(engine: SegmentEngine, ask: Prompt, policy: Policy, resume: bool = False) -> torch.Tensor:
     """Of all active rows, on the CPU."""
-    [(active, _)] = engine._begin([Wanted(ask, policy, 1, "")], resume)
-    made = engine._run([active], [range(len(active.ids))])[0].float().cpu()
+    [one] = engine.backend.start([SequenceRequest(ask, policy, 1, engine.segments, resumes=resume)])
+    active = one.scheduled
+    made = engine.backend.run([active], [range(len(active.ids))])[0].float().cpu()
     active.state.release()
     return made
 
@@ -206,8 +207,13 @@ def test_what_is_discarded_leaves_the_device() -> None:
 def test_what_never_fits_is_refused_and_others_go_on() -> None:
     engine = new_engine(KINDS[0], memory=SCARCE)
     huge = Prompt.build(LEADING, [tiny.ids(1500, n) for n in range(5)], tiny.ids(4, 2))
-    with pytest.raises(BadInput, match="--device-memory"):
+    with pytest.raises(RequestTooLarge, match="--device-memory"):
         engine.generate(huge, Sampling(max_new_tokens=2))
+    with pytest.raises(RequestTooLarge, match="--device-memory"):
+        engine.score(huge, (3,))
+    number = engine.add_request(huge, Sampling(max_new_tokens=2))
+    [output] = engine.step()
+    assert output.request_id == number and "--device-memory" in str(output.error) and not engine.has_work
     small, sampling = prompt(SHORT[1]), Sampling(max_new_tokens=2)
     expected = in_torch(KINDS[0]).generate(small, sampling, EXACT).token_ids
     assert engine.generate(small, sampling, EXACT).token_ids == expected
@@ -229,8 +235,8 @@ def in_host_memory(entry: Entry) -> Entry:
 
 def from_the_host(engine: SegmentEngine, ask: Prompt, n_cycles: int) -> torch.Tensor:
     """Logits where all entries are on their way when the pass begins, ``n_cycles`` of the GPU late."""
-    assert engine.runner is not None
-    pool = engine.runner.pool
+    assert engine.pool is not None
+    pool = engine.pool
     pool.clear()
     for layer in pool.layers:
         for t in (*layer.slots.values(), *layer.tokens.values(), layer.matrices):

@@ -19,7 +19,7 @@ if cases.DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 import fla_cases
 
 from hypic_rag import Policy, SegmentEngine
-from hypic_rag.engine.engine import Wanted
+from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.prompt import Prompt
 
 SEAM, TOLERANCE = 4, 2e-4
@@ -29,8 +29,9 @@ ASK = Prompt.build(tiny.ids(5, 1), [tiny.ids(6, 6)], tiny.ids(4, 2))
 
 
 def logits(engine: SegmentEngine, policy: Policy) -> torch.Tensor:
-    [(active, _)] = engine._begin([Wanted(ASK, policy, 1, "")], resume=False)
-    made = engine._run([active], [range(len(active.ids))])[0].float().cpu()
+    [one] = engine.backend.start([SequenceRequest(ASK, policy, 1, engine.segments, resumes=False)])
+    active = one.scheduled
+    made = engine.backend.run([active], [range(len(active.ids))])[0].float().cpu()
     active.state.release()
     return made
 
@@ -42,7 +43,7 @@ def test_equals_torch(name: str) -> None:
         return SegmentEngine(model, tiny.tokenizer(), name=name, fingerprint=name, device_memory=memory)
 
     pooled, in_torch, policy = engine(64 << 20), engine(0), Policy(seam_tokens=SEAM)
-    assert pooled.runner is not None and in_torch.runner is None
+    assert pooled.pool is not None and in_torch.pool is None
     expected = logits(in_torch, policy)
     for _ in range(TIMES):
         assert (logits(pooled, policy) - expected).abs().max() < TOLERANCE
@@ -54,4 +55,4 @@ def test_equals_torch(name: str) -> None:
 def test_others_run_in_torch(name: str) -> None:
     model = fla_cases.CASES[name].build("hypic")
     engine = SegmentEngine(model, tiny.tokenizer(), name=name, fingerprint=name, device_memory=64 << 20)
-    assert engine.runner is None
+    assert engine.pool is None

@@ -91,7 +91,7 @@ def step_times(bench: Bench, prompts: Sequence[Prompt], policy: Policy) -> list[
 def under_way(bench: Bench, prompts: Sequence[Prompt], policy: Policy) -> Iterator[None]:
     """Every prompt has its first tokens; they come one a step, so that prefills do not pile up, and go at the end.
 
-    Raises WrongPath where they do not all fit, NeverFits where the first does not.
+    Raises WrongPath where they do not all fit.
     """
     engine = bench.engine
     sampling = Sampling(max_new_tokens=n_tokens(bench, len(prompts)))
@@ -99,7 +99,8 @@ def under_way(bench: Bench, prompts: Sequence[Prompt], policy: Policy) -> Iterat
     try:
         for prompt in prompts:
             ids.append(engine.add_request(prompt, sampling, policy))
-            running = len(engine.step())
+            outputs = engine.step()
+            running = sum(output.error is None for output in outputs)
             if running < len(ids):
                 raise WrongPath(f"{len(ids)} requests should be under way, and the device has room for {running}")
         for _ in range(SETTLE):

@@ -6,7 +6,7 @@ from hypic_rag.cache.tiers.device import DevicePool, Lease
 
 
 @dataclass
-class Held:
+class SequenceSlots:
     """Two slots, of which one has the state and the convolution's tail and the other takes the next, token slots for
     the sequence's own keys, and pins on the cached interiors it reads.
 
@@ -18,9 +18,10 @@ class Held:
     is_fresh: bool = True
     turn: int = 0
     pinned: list[str] = field(default_factory=list)
+    is_released: bool = False
 
     @classmethod
-    def take(cls, pool: DevicePool, n_tokens: int) -> "Held | None":
+    def take(cls, pool: DevicePool, n_tokens: int) -> "SequenceSlots | None":
         """For a new sequence of at most ``n_tokens`` own rows; None where there is no room."""
         lease = pool.lease(n_tokens)
         return None if lease is None else cls(pool, lease)
@@ -45,9 +46,9 @@ class Held:
         """After a pass: what it wrote is what the next reads."""
         self.turn, self.is_fresh = 1 - self.turn, False
 
-    def copy(self, n_rows: int, n_tokens: int) -> "Held | None":
+    def copy(self, n_rows: int, n_tokens: int) -> "SequenceSlots | None":
         """The same state, the keys of ``n_rows`` own rows and room for ``n_tokens``; None where there is no room."""
-        copied = Held.take(self.pool, n_tokens)
+        copied = SequenceSlots.take(self.pool, n_tokens)
         if copied is None:
             return None
         if not self.is_fresh:
@@ -60,7 +61,10 @@ class Held:
         return copied
 
     def release(self) -> None:
-        """Give everything back; once."""
+        """Give everything back. A second time does nothing."""
+        if self.is_released:
+            return
+        self.is_released = True
         self.pool.free(self.lease)
         for digest in self.pinned:
             self.pool.unpin(digest)

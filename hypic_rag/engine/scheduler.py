@@ -1,0 +1,218 @@
+"""Who waits, who runs: every pass advances all requests under way by one token, and admits new ones as there is room.
+
+``advance`` reads from top to bottom what becomes of a request: it is started (its cached parts found or made, its rows
+laid out), run together with the others, given its token, handed its output, and retired.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from hypic_rag.engine.assemble import ScheduledSequence
+from hypic_rag.engine.backends.base import Backend, SequenceRequest
+from hypic_rag.engine.conversations import Conversations, merge_live
+from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.report import StepOutput
+from hypic_rag.engine.request import Request
+from hypic_rag.engine.sampler import draw_each
+from hypic_rag.errors import PassInterrupted, RequestTooLarge
+from hypic_rag.locks import FairLock
+
+Result = TypeVar("Result")
+
+
+class Scheduler:
+    """For any number of threads, which take turns at ``lock``.
+
+    Whatever changes requests' states or a device's pools is noted in ``_unfinished`` first, and struck out once all
+    outputs are handed over. A note that is still there when the next thread comes was left by an interrupt, wherever
+    that came, and those states may be half advanced: ``_recover`` ends their requests. Nothing depends on a handler
+    that ran.
+    """
+
+    def __init__(self, lock: FairLock, layout: Layout, backend: Backend[Any], conversations: Conversations[Any]):
+        self.lock, self.layout, self.backend, self.conversations = lock, layout, backend, conversations
+        self._requests: dict[int, Request] = {}
+        self._unfinished: list[Sequence[Request]] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` has anything to do or to tell."""
+        return bool(self._requests)
+
+    def add(self, request: Request) -> None:
+        with self.lock:
+            self._requests[request.id] = request
+
+    def step(self) -> list[StepOutput]:
+        """Run one pass, for whoever drives all requests. A request that never fits is among the outputs.
+
+        Raises what failed a pass for all its requests, also one that ``wait_for`` ran in another thread.
+        """
+        self._check_outside()
+        with self.lock:
+            self._recover()
+            outputs = [] if self._untold() else self._pass()
+            for request in self._untold():
+                assert request.error is not None
+                if not isinstance(request.error, RequestTooLarge):
+                    error = request.error
+                    for other in [other for other in self._untold() if other.error is error]:
+                        self._drop(other)
+                    raise error
+                outputs.append(StepOutput(request.id, "", error=request.error))
+                self._drop(request)
+            return outputs
+
+    def wait_for(self, request: Request) -> None:
+        """Return once the request has outputs or an error, running passes where nobody else does."""
+        self._check_outside()
+        with self.lock:
+            self._recover()
+            if not request.outputs and request.error is None:
+                self._pass()
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request; unknown and finished ones are left alone. From inside a pass (a finalizer or a signal handler
+        may come then) it stops with that."""
+        request = self._requests.get(request_id)
+        if request is None or not self.lock.is_here:
+            return
+        request.stop.set()
+        if not self.lock.is_mine:
+            with self.lock:
+                self._recover()
+                self._end_stopped()
+
+    def alone(self, work: Callable[[], Result]) -> Result:
+        """Return what ``work`` does, which may change states and pools; what is cut off there is not kept."""
+        self._check_outside()
+        with self.lock:
+            self._recover()
+            self._unfinished.append(())
+            result = work()
+            self._unfinished.clear()
+            return result
+
+    def _check_outside(self) -> None:
+        """Raises RuntimeError inside a pass of this very thread, whose requests are half advanced."""
+        if self._unfinished and self.lock.is_mine:
+            raise RuntimeError(
+                "the engine was called from inside one of its own passes, by a signal handler or a finalizer: "
+                "ask from the thread's own code, or from another thread"
+            )
+
+    def _pass(self) -> list[StepOutput]:
+        """One pass over all requests, and its outputs handed over. What fails it becomes the error of its requests, and
+        what interrupts it is raised as well."""
+        self._end_stopped()
+        requests = [request for request in self._requests.values() if request.error is None]
+        if not requests:
+            return []
+        self._unfinished.append(requests)
+        try:
+            outputs = self._advance(requests)
+            for output in outputs:
+                request = self._requests[output.request_id]
+                request.outputs.append(output)
+                if output.generation:
+                    self._retire(request)
+        except BaseException as error:
+            self._recover(error)
+            if isinstance(error, Exception):
+                return []
+            raise
+        self._unfinished.clear()
+        self._end_stopped()
+        return outputs
+
+    def _advance(self, requests: Sequence[Request]) -> list[StepOutput]:
+        """Start those that wait, run all, draw a token each."""
+        waiting = [request for request in requests if request.state is None]
+        running = [request for request in requests if request.state is not None]
+        wanted = [SequenceRequest(r.prompt, r.policy, r.limit, r.segments, r.stop) for r in waiting]
+        started = self.backend.start(wanted)
+        batch: list[tuple[Request, ScheduledSequence[Any]]] = []
+        for request, one in zip(waiting, started, strict=False):  # the last may have to wait for room
+            if one is not None:
+                request.state, request.report = one.scheduled.state, one.report
+                batch.append((request, one.scheduled))
+        n_new = len(batch)
+        if not batch and not running:
+            if len(started) < len(waiting):  # nothing else is there, and yet the first does not fit
+                alone = waiting[len(started)]
+                self._fail(alone, RequestTooLarge(self.backend.too_large(alone.prompt.n_tokens)))
+            return []
+        batch += [(request, self._continued(request)) for request in running]
+        began = time.perf_counter()
+        scheduled = [one for _, one in batch]
+        logits = self.backend.run(scheduled, [[len(one.ids) - 1] for one in scheduled])
+        assemble_ms = 1e3 * (time.perf_counter() - began)
+        for request, _ in batch[:n_new]:
+            request.report = replace(request.report, assemble_ms=assemble_ms)
+        tokens = draw_each([last[0] for last in logits], [(r.sampling, r.generator) for r, _ in batch])
+        return [request.take(token) for (request, _), token in zip(batch, tokens, strict=True)]
+
+    def _continued(self, request: Request) -> ScheduledSequence[Any]:
+        """The rows of a request under way: its last token, or all where that makes its keys' rotation another."""
+        assert request.state is not None
+        before, ids = request.state.position, tuple(request.tokens[-1:])
+        if self.layout.switches(before + 1) and not self.layout.switches(before):  # in full mode only
+            request.state, ids = request.state.restarted(), (*request.prompt.token_ids, *request.tokens)
+        scheduled = ScheduledSequence(request.state, request.policy.compose)
+        scheduled.rows(ids)
+        return scheduled
+
+    def _retire(self, request: Request) -> None:
+        """A finished one's state is held for the next turn of its conversation."""
+        self._requests.pop(request.id, None)
+        if request.state is None:
+            return
+        if request.error is None and not self.layout.switches(request.state.position):
+            request.state.parts = merge_live(request.parts_run, request.policy.mode)
+            self.conversations.hold(request.segments.namespace, request.policy, request.state)
+        else:
+            request.state.release()
+
+    def _drop(self, request: Request) -> None:
+        self._requests.pop(request.id, None)
+        if request.state is not None:
+            request.state.release()
+
+    def _end_stopped(self) -> None:
+        for request in [request for request in self._requests.values() if request.stop.is_set()]:
+            self._unfinished.append(())
+            if request.error is None:
+                request.outputs.append(request.cancelled())
+            self._drop(request)
+            self._unfinished.clear()
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        """It stays until ``step`` has told, where no stream does."""
+        request.error, request.state = request.error or error, None
+        if request.is_read:
+            self._requests.pop(request.id, None)
+
+    def _untold(self) -> list[Request]:
+        """Those that failed and that no stream tells of."""
+        return [request for request in self._requests.values() if request.error is not None and not request.is_read]
+
+    def _recover(self, cause: BaseException | None = None) -> None:
+        """End what an unfinished pass has left, under the lock and before anything else is done there. This may itself
+        be interrupted, and done again."""
+        if not self._unfinished and self.backend.is_whole:
+            return
+        error = cause
+        if not isinstance(error, Exception):
+            error = PassInterrupted(
+                "a pass of the engine was interrupted, by Ctrl-C or the end of the thread that ran it, and with it the "
+                "requests that shared it: ask again"
+            )
+        lost = [request for note in self._unfinished for request in note]
+        if self.backend.reset():
+            lost = [request for request in self._requests.values() if request.state is not None or request in lost]
+        for request in lost:
+            if request.id in self._requests:  # else it had ended before
+                self._fail(request, error)
+        self._unfinished.clear()
