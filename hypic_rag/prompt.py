@@ -6,21 +6,28 @@ document, a question or a system text they stay plain text.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Literal
 
+from hypic_rag.chat_template import ANSWER, DOCUMENTS, OPTIONS, STAND_IN, ChatTemplate, Piece, Turn
 from hypic_rag.errors import BadInput
+from hypic_rag.plain_text import Ids as Ids
+from hypic_rag.plain_text import PlainText
 
-Ids = tuple[int, ...]
 Kind = Literal["leading", "document", "live"]
 
 DEFAULT_SYSTEM = "Answer the question using the documents."
-# Words that no chat template contains; they mark where the variable text goes.
-SLOT_SYSTEM, SLOT_DOCUMENTS, SLOT_QUESTION, SLOT_ANSWER, SLOT_NEXT = (f"HYPIC0SLOT{i}0END" for i in range(5))
+HEEDED = ("system", "developer", "user")  # roles in whose texts a template's switches count
+QUESTION = "Question: "
+NO_TEXT: tuple[Piece, ...] = (("", "hidden"),)
+OPENING: tuple[Piece, ...] = ((DOCUMENTS, "ours"), (QUESTION, "ours"))
+BEFORE: tuple[Turn, ...] = (("system", NO_TEXT), ("user", (*OPENING, *NO_TEXT)))  # an answer, where nothing was heeded
+FORMER = "chat-template:"  # of versions that were digests of what the template writes
 
 
 @dataclass(frozen=True)
@@ -42,9 +49,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Parts in their order. The last is live: its last row gives the first token of the answer."""
+    """Parts in their order. The last is live: its last row gives the first token of the answer.
+
+    said: its messages as far as the chat template heeds them, where it does; for the next turn.
+    """
 
     parts: tuple[Part, ...]
+    said: tuple[Turn, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.parts or self.parts[-1].kind != "live" or not self.parts[-1].ids:
@@ -61,7 +72,12 @@ class Prompt:
     def extend(self, live: Iterable[int], documents: Iterable[Iterable[int]], question: Iterable[int]) -> "Prompt":
         """The next turn: ``live`` (the answer and what stands between turns), new documents, the next question."""
         following = Prompt.build((), documents, question).parts
-        return Prompt((*self.parts, Part("live", tuple(live)), *following))
+        return replace(self, parts=(*self.parts, Part("live", tuple(live)), *following))
+
+    def with_documents(self, documents: Iterable[Iterable[int]]) -> "Prompt":
+        """These before the last part, behind the documents that are there."""
+        parts = [Part("document", tuple(ids)) for ids in documents]
+        return replace(self, parts=(*self.parts[:-1], *(part for part in parts if part.ids), self.parts[-1]))
 
     @property
     def documents(self) -> tuple[Ids, ...]:
@@ -84,7 +100,7 @@ def fit_documents(prompt: Prompt, max_tokens: int) -> tuple[Prompt, int]:
         if excess > 0 and parts[i].kind == "document":
             excess -= len(parts.pop(i).ids)
             dropped += 1
-    return (Prompt(tuple(parts)) if dropped else prompt), dropped
+    return (replace(prompt, parts=tuple(parts)) if dropped else prompt), dropped
 
 
 class PromptFormat:
@@ -97,49 +113,46 @@ class PromptFormat:
     def __init__(self, tokenizer: Any, system: str | None = None):
         self.tokenizer = tokenizer
         self.system = DEFAULT_SYSTEM if system is None else system
-        added = tokenizer.added_tokens_decoder
-        # Runs of spaces are ordinary text in some vocabularies; everything else that is added is a control token.
-        self._control_ids = {t.content: i for i, t in added.items() if t.special or t.content.strip()}
-        by_length = sorted(self._control_ids, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
-        slots = f"{SLOT_DOCUMENTS}Question: {SLOT_QUESTION}"
-        turns = [
-            ("user", slots),
-            ("assistant", SLOT_ANSWER),
-            ("user", f"{SLOT_NEXT}Question: {SLOT_QUESTION}"),
-        ]
-        first = self._render([("system", SLOT_SYSTEM), turns[0]])
-        both = self._render([("system", SLOT_SYSTEM), *turns])
-        self._before, self._after = first.split(SLOT_DOCUMENTS)
-        self._between = both.split(SLOT_ANSWER)[-1].split(SLOT_NEXT)[0]
-        # What lies between slots is the same each time.
+        self._text = PlainText(tokenizer)
+        self._template = ChatTemplate(tokenizer, self._text.control_ids)
+        self._split = re.compile(f"({STAND_IN}|{self._template.control.pattern})").split
+        # What lies between texts is the same each time.
         self._encode_again: Callable[[str], Ids] = lru_cache(maxsize=64)(self.encode)
-        self.version = "chat-template:" + hashlib.sha256(f"{first}|{both}".encode()).hexdigest()[:16]
+        self.version = f"template:{self._digest()}"
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, system: str | None = None) -> "PromptFormat":
         return cls(tokenizer, system)
 
+    def made(self, version: str) -> bool:
+        """Whether this format's ``version`` is or was that one: it was a digest of what the template writes, of which
+        nothing can be told where that depends on the day."""
+        if version == self.version:
+            return True
+        return version.startswith(FORMER) and (self._template.varies or version == self._former_version)
+
     def leading(self, system: str | None = None) -> Ids:
-        return self._fill(self._before, {SLOT_SYSTEM: self.system if system is None else system})
+        before, _, texts = self._around_documents(self._first_turns(system, ""))
+        return self._fill(before, texts)
 
     def document(self, text: str, title: str = "") -> Ids:
-        return self.encode(f"Document: {title}\n{text}\n\n" if title else f"Document: {text}\n\n")
+        return self.encode(_document(text, title))
 
-    def question(self, text: str) -> Ids:
-        if not text.strip():
-            raise BadInput('the question is empty: ask something, such as "Who signed the treaty?"')
-        return self._fill(self._after, {SLOT_QUESTION: text})
+    def question(self, text: str, system: str | None = None) -> Ids:
+        """What follows the documents, under this system text."""
+        _, after, texts = self._around_documents(self._first_turns(system, _asked(text)))
+        return self._fill(after, texts)
 
     @property
     def between_turns(self) -> Ids:
         """What follows an answer in a conversation: the end of the turn and the opening of the next question."""
-        return self._fill(self._between, {})
+        return self._next((), self._user("", documents=True))[0]
 
     @property
     def answer_end(self) -> Ids:
         """The control token that closes an answer, or nothing where the template has none."""
-        return self.between_turns[:1] if self._control.match(self._between) else ()
+        following = self.between_turns[:1]
+        return following if {*following} <= {*self._text.control_ids.values()} else ()
 
     def prompt(
         self,
@@ -149,7 +162,9 @@ class PromptFormat:
     ) -> Prompt:
         """``documents`` are token ids made by ``document``, or pairs of title and text."""
         segments: list[Any] = [self.document(str(d[1]), d[0]) if d and isinstance(d[0], str) else d for d in documents]
-        return Prompt.build(self.leading(system), segments, self.question(question))
+        turns = self._first_turns(system, _asked(question))
+        before, after, texts = self._around_documents(turns)
+        return replace(Prompt.build(self._fill(before, texts), segments, self._fill(after, texts)), said=_heeded(turns))
 
     def follow_up(
         self,
@@ -159,28 +174,29 @@ class PromptFormat:
         documents: Sequence[Sequence[int]] = (),
     ) -> Prompt:
         """The next turn of a conversation whose last prompt and answer are given."""
-        return prompt.extend((*answer_ids, *self.between_turns), documents, self.question(question))
+        between, asking, said = self._next(prompt.said, self._user(_asked(question), documents=True))
+        return replace(prompt.extend((*answer_ids, *between), documents, asking), said=said)
 
     def chat(self, messages: Sequence[tuple[str, str]]) -> Prompt:
         """A plain conversation of (role, text), without documents, open for the assistant's turn."""
         if not messages or not any(text.strip() for _, text in messages):
             raise BadInput("the conversation is empty: give at least one message with text")
-        slots = {f"HYPIC0TURN{i}0END": text for i, (_, text) in enumerate(messages)}
+        turns = [(role, self._template.pieces(text, role in HEEDED)) for role, text in messages]
         try:
-            rendered = self._render([(role, slot) for slot, (role, _) in zip(slots, messages, strict=True)])
+            rendered, texts = self._template.render(turns)
         except Exception as error:
             raise BadInput(
                 f"the model's chat template refuses these messages: {error}. Most want a user's message first, then "
                 "the assistant's and the user's in turn"
             ) from error
-        first_user = next((s for s, (role, _) in zip(slots, messages, strict=True) if role != "system"), None)
-        cut = rendered.index(first_user) if first_user else 0
-        return Prompt.build(self._fill(rendered[:cut], slots), (), self._fill(rendered[cut:], slots))
+        cut = self._template.start(rendered, turns)
+        leading, live = self._fill(rendered[:cut], texts), self._fill(rendered[cut:], texts)
+        return replace(Prompt.build(leading, (), live), said=_heeded(turns))
 
     def chat_follow_up(self, prompt: Prompt, answer_ids: Sequence[int], text: str) -> Prompt:
         """The next turn of a plain conversation whose last prompt and answer are given: the user says ``text``."""
-        next_turn = self._between + self._after.removeprefix("Question: ")
-        return prompt.extend(answer_ids, (), self._fill(next_turn, {SLOT_QUESTION: text}))
+        between, _, said = self._next(prompt.said, self._user(text, documents=False))
+        return replace(prompt.extend(answer_ids, (), between), said=said)
 
     def count(self, text: str) -> int:
         """Model tokens of a plain text."""
@@ -191,58 +207,73 @@ class PromptFormat:
 
         What is no character (a lone surrogate, from bytes that were not UTF-8) becomes U+FFFD.
         """
-        text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-        ids: list[int] = []
-        for piece in self._pieces(text):
-            ids += self._ids_of(piece)
-        return tuple(ids)
+        return self._text.encode(text)
 
-    def _ids_of(self, piece: str) -> list[int]:
-        """What calling the tokenizer gives, without its detours where there is nothing to pad or to cut: those take
-        0.15 ms a piece, ten times the work itself."""
-        fast = getattr(self.tokenizer, "backend_tokenizer", None)
-        if fast is None or fast.truncation or fast.padding or fast.encode_special_tokens:
-            found: list[int] = self.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
-            return found
-        return list(fast.encode(piece, add_special_tokens=False).ids)
+    def _first_turns(self, system: str | None, question: str) -> list[Turn]:
+        about = self._template.pieces(self.system if system is None else system, True)
+        return [("system", about), self._user(question, documents=True)]
 
-    def _pieces(self, text: str) -> Iterable[str]:
-        """Cut inside every control token, so that no piece contains one and none is matched."""
-        at = 0
-        while found := self._control.search(text, at):
-            cut = found.start() + 1
-            if len(found.group()) == 1:  # a one-character control token cannot be cut
-                break
-            yield text[at:cut]
-            at = cut
-        if at < len(text):
-            yield text[at:]
+    def _around_documents(self, turns: Sequence[Turn]) -> tuple[str, str, dict[str, str]]:
+        """What is written before and behind the documents of these messages, and the texts in it."""
+        rendered, texts = self._template.render(turns)
+        before, _, after = rendered.partition(DOCUMENTS)
+        return before, after, texts
 
-    def _fill(self, template: str, texts: dict[str, str]) -> Ids:
-        """Ids of template text, whose control tokens count, with variable texts in the slots, whose do not."""
-        slots = "|".join(map(re.escape, texts)) or r"(?!)"
+    def _next(self, said: tuple[Turn, ...], asking: Turn) -> tuple[Ids, Ids, tuple[Turn, ...]]:
+        """What stands between an answer and the next documents (all that follows it where there are none), and behind
+        them; also what is said then."""
+        turns = (*(said or BEFORE), ("assistant", ((ANSWER, "ours"),)), asking)
+        rendered, texts = self._template.render(turns)
+        between, _, after = rendered.rpartition(ANSWER)[2].partition(DOCUMENTS)
+        return self._fill(between, texts), self._fill(after, texts), _heeded(turns)
+
+    def _user(self, question: str, documents: bool) -> Turn:
+        pieces = self._template.pieces(question, True) if question else NO_TEXT
+        return "user", (*OPENING, *pieces) if documents else pieces
+
+    def _fill(self, rendered: str, texts: dict[str, str]) -> Ids:
+        """Ids of what the template writes, whose control tokens count, with the texts in it, whose do not."""
         ids: list[int] = []
         plain, encode = "", self._encode_again
-        for piece in re.split(f"({slots}|{self._control.pattern})", template):
-            if piece in texts:
-                plain, encode = plain + texts[piece], self.encode
-            elif piece in self._control_ids:
-                ids += (*encode(plain), self._control_ids[piece])
-                plain, encode = "", self._encode_again
-            else:
+        for i, piece in enumerate(self._split(rendered)):
+            if i % 2 == 0:
                 plain += piece
+            elif (control_id := self._text.control_ids.get(piece)) is not None:
+                ids += (*encode(plain), control_id)
+                plain, encode = "", self._encode_again
+            elif text := texts.get(piece):
+                plain, encode = plain + text, self.encode
         return (*ids, *encode(plain))
 
-    def _render(self, messages: list[tuple[str, str]]) -> str:
-        if not self.tokenizer.chat_template:
-            return "".join(f"{text}\n\n" for _, text in messages) + "Answer:"
-        turns = [{"role": role, "content": text} for role, text in messages]
-        options = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
-        try:
-            rendered = self.tokenizer.apply_chat_template(turns, **options)
-        except Exception:  # templates raise their own errors where they know no system role
-            if turns[0]["role"] != "system" or len(turns) < 2:
-                raise
-            turns[1]["content"] = f"{turns[0]['content']}\n\n{turns[1]['content']}"
-            rendered = self.tokenizer.apply_chat_template(turns[1:], **options)
-        return str(rendered)
+    def _digest(self) -> str:
+        """Of all that decides a prompt beside its texts: the same on every day and in every process."""
+        template, tokens = self._template, self.tokenizer.special_tokens_map
+        read = {name: str(token) for name, token in tokens.items() if name in template.variables}
+        forms = [_document("TEXT", "TITLE"), _document("TEXT", ""), QUESTION]
+        whole = json.dumps([template.source, read, OPTIONS, forms], sort_keys=True)
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+    @cached_property
+    def _former_version(self) -> str:
+        system, documents, question, answer, following = (f"HYPIC0SLOT{i}0END" for i in range(5))
+        first = [("system", system), ("user", f"{documents}{QUESTION}{question}")]
+        both = [*first, ("assistant", answer), ("user", f"{following}{QUESTION}{question}")]
+        written = "|".join(map(self._template.write, (first, both)))
+        return FORMER + hashlib.sha256(written.encode()).hexdigest()[:16]
+
+
+def _document(text: str, title: str) -> str:
+    return f"Document: {title}\n{text}\n\n" if title else f"Document: {text}\n\n"
+
+
+def _asked(question: str) -> str:
+    if not question.strip():
+        raise BadInput('the question is empty: ask something, such as "Who signed the treaty?"')
+    return question
+
+
+def _heeded(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """What the next turn has to know of these: nothing where the template sees nothing of their texts."""
+    if not any(kind == "seen" for _, pieces in turns for _, kind in pieces):
+        return ()
+    return tuple((role, tuple(("" if kind == "hidden" else text, kind) for text, kind in of)) for role, of in turns)

@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).parent))  # interrupts is a module of these t
 from hypic_rag.default_model import ensure
 from hypic_rag.errors import ModelNotReady
 
+sys.path.insert(0, str(Path(__file__).parent))  # small_tokenizers
+
 
 @pytest.fixture(scope="session")
 def default_model_folder() -> Path:

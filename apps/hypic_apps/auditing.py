@@ -9,8 +9,8 @@ from hypic_apps.progress import counting
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
+from hypic_rag.rag.audit import AuditReport, audit, draw_questions
 from hypic_rag.retrieval import Store
-from hypic_rag.retrieval.audit import AuditReport, audit, draw_questions
 
 
 @dataclass(frozen=True)

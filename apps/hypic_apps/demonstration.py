@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hypic_apps import ingestion, report, session
-from hypic_apps.conversation import Conversation
 from hypic_rag.config import Settings
 from hypic_rag.engine import Sampling
+from hypic_rag.rag import Session, StoreSearch
 from hypic_rag.retrieval import plan_ingest
 
 DATA = Path(__file__).with_name("data")
@@ -29,7 +29,7 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
             session.say(ingestion.report_text(ingestion.ingest(plan)))
         policy = replace(engine.policy, mode="hypic")  # cached segments are what is shown
         for question in json.loads(QUESTIONS.read_text(encoding="utf-8")):
-            conversation = Conversation(engine, store, policy, Sampling(MAX_ANSWER_TOKENS), settings.top_k)
+            conversation = Session(engine, StoreSearch(store), policy, Sampling(MAX_ANSWER_TOKENS), settings.top_k)
             conversation.warm_up()
             for _ in conversation.ask(question):
                 pass

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from hypic_apps.conversation import Answer
 from hypic_rag.engine import Generation
+from hypic_rag.rag.session import Answer
 
 
 def answer_fields(answer: Answer, full: Generation | None = None) -> dict[str, Any]:
@@ -70,11 +70,11 @@ def _sources(answer: Answer) -> list[dict[str, Any]]:
     uses = answer.generation.report.segments[-n_new:] if answer.generation and n_new else ()
     return [
         {
-            "title": one.node.metadata["title"],
-            "path": one.node.metadata.get("path"),
-            "doc_id": one.node.metadata["doc_id"],
-            "ordinal": one.node.metadata["ordinal"],
-            "similarity": round(one.score or 0.0, 4),
+            "title": one.title,
+            "path": one.metadata.get("path"),
+            "doc_id": one.metadata["doc_id"],
+            "ordinal": one.metadata["ordinal"],
+            "similarity": round(one.similarity or 0.0, 4),
             "n_tokens": use.n_tokens,
             "tier": use.tier,
             "miss_reason": use.miss_reason,

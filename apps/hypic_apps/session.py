@@ -13,9 +13,9 @@ from hypic_rag.config import Settings, home, store_folder
 from hypic_rag.errors import BadInput
 
 if TYPE_CHECKING:
-    from hypic_apps.conversation import Conversation
     from hypic_rag.engine import Policy, SegmentEngine
     from hypic_rag.engine.calibration import InForce
+    from hypic_rag.rag import Session
     from hypic_rag.retrieval import Store
 
 
@@ -85,11 +85,12 @@ def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["Segm
 
 
 @contextlib.contextmanager
-def open_conversation(settings: Settings) -> Iterator["Conversation"]:
+def open_conversation(settings: Settings) -> Iterator["Session"]:
     """A conversation with the store."""
     with open_store(settings) as (engine, store):
-        from hypic_apps.conversation import Conversation
         from hypic_rag.engine import Sampling
+        from hypic_rag.rag import Session, StoreSearch
 
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
-        yield Conversation(engine, store, engine.policy, sampling, settings.top_k, settings.log_questions)
+        log_to = store.folder if settings.log_questions else None
+        yield Session(engine, StoreSearch(store), engine.policy, sampling, settings.top_k, log_to)

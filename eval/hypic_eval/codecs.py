@@ -71,7 +71,7 @@ def with_codec(engine: "SegmentEngine", name: str) -> "SegmentEngine":
     other, old = copy.copy(engine), engine.segments
     other.codec, other.conversations = codec_named(name), Conversations(0)
     template = replace(old.template, codec=name)
-    whole = Segments(old.model, old.layout, old.cache, template, False, old.in_chunks, old.max_bytes)
+    whole = Segments(old.model, old.layout, old.cache, template, False, old.passes)
     other.use_segments(whole)
     return other
 

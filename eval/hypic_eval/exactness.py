@@ -9,15 +9,14 @@ from torch import Tensor
 
 from hypic_eval.machine import commit, describe_machine
 from hypic_eval.results import ResultRow, Results
-from hypic_rag.engine import linear
-from hypic_rag.engine.context import Isolation
 from hypic_rag.engine.families import FAMILIES
 from hypic_rag.engine.families.family import Family
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.families.step import run_tokens
-from hypic_rag.engine.layout import LinearLayer
-from hypic_rag.engine.plan import Event, Mark, build
-from hypic_rag.engine.plan import Rows as LiveRows
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.passes.recurrence import walk
+from hypic_rag.engine.passes.torch_isolation import TorchIsolation
+from hypic_rag.engine.plan import RunRows, build
 
 VERSION = 1
 GOAL = 1e-6
@@ -45,7 +44,7 @@ def layer_of(
     return LinearLayer(family, n_heads, k_dim, 1 if family.name == "mamba1" else v_dim, rates=rates)
 
 
-def random_rows(layer: LinearLayer, n: int, decay: float, generator: torch.Generator) -> Rows:
+def random_rows(layer: LinearLayer, n: int, decay: float, generator: torch.Generator) -> RecurrenceInputs:
     """What the layer's recurrence reads of n tokens: keys of length one, write strengths from 0 to 1."""
     assert layer.family is not None
     name, H, K = layer.family.name, layer.n_heads, layer.k_dim
@@ -58,7 +57,7 @@ def random_rows(layer: LinearLayer, n: int, decay: float, generator: torch.Gener
 
     log = torch.tensor(float(decay)).log()
     q, k, v = normal(n, H, K), F.normalize(normal(n, H, K), dim=-1), normal(n, H, layer.v_dim)
-    rows = Rows(q, k, v, log * (0.5 + uniform(n, H)))
+    rows = RecurrenceInputs(q, k, v, log * (0.5 + uniform(n, H)))
     if name in ("retnet", "lightning"):
         assert layer.rates is not None
         return replace(rows, log_decay=layer.rates.expand(n, H))
@@ -80,18 +79,17 @@ def random_rows(layer: LinearLayer, n: int, decay: float, generator: torch.Gener
     return rows
 
 
-def fold(layer: LinearLayer, rows: Rows, seam: int) -> dict[str, Tensor]:
+def fold(layer: LinearLayer, rows: RecurrenceInputs, seam: int) -> dict[str, Tensor]:
     """T and S of a segment's interior, as the engine's isolated prefill makes them."""
     n = len(rows.q)
-    events: list[Event] = [LiveRows(seam), Mark(), LiveRows(n - seam)] if seam else [Mark(), LiveRows(n)]
-    context = Isolation(build([events]), torch.arange(n), (seam,))
-    linear.recurred(context, 0, layer, rows)
-    return context.kept[0][0]
+    isolated = TorchIsolation.of(torch.arange(n), [(seam, n)])
+    isolated.recurrent_scan(0, layer, rows)
+    return isolated.kept[0][0]
 
 
 def composed(
     layer: LinearLayer,
-    segments: Sequence[Rows],
+    segments: Sequence[RecurrenceInputs],
     seam: int,
     R: Tensor,
     keep: Callable[[Tensor], Tensor] = lambda t: t,
@@ -101,8 +99,8 @@ def composed(
     states = []
     for rows in segments:
         if seam:
-            live = build([[LiveRows(seam)]])
-            R = linear.walk(rows[:seam], live, layer, R[None], lambda s, i, R: R)[1][0]
+            live = build([[RunRows(seam)]])
+            R = walk(rows[:seam], live, layer, R[None], lambda s, i, R: R)[1][0]
         kept = {name: keep(t) for name, t in fold(layer, rows, seam).items()}
         S = kept.pop("S")
         R = layer.family.transition.compose(R, kept, S, len(rows.q) - seam, layer)

@@ -14,7 +14,8 @@ from hypic_eval.modes import FULL, Mode
 from hypic_eval.rows import RowFile, row_key
 from hypic_eval.task import Question, Task
 from hypic_rag.errors import ContextTooLong
-from hypic_rag.prompt import Prompt, fit_documents
+from hypic_rag.prompt import Prompt
+from hypic_rag.rag.prompting import prompt_over
 
 if TYPE_CHECKING:
     from hypic_rag.engine import Score, SegmentEngine
@@ -40,18 +41,15 @@ class Asked:
 def ask(engine: "SegmentEngine", task: Task, question: Question) -> Asked:
     """The question's prompt, with room left in the context for the answer generated and for the right one.
 
-    Raises ContextTooLong if the question does not fit even without documents.
+    Raises ContextTooLong if the question and its first document do not fit.
     """
     form = engine.format
     answer_ids = (*form.encode(question.answers[0]), *form.answer_end)
-    room = engine.context_length - max(task.max_new_tokens, len(answer_ids))
-    prompt, n_dropped = fit_documents(form.prompt(question.text, question.documents), room)
-    if prompt.n_tokens > room:
-        raise ContextTooLong(
-            f"question {question.id} has {prompt.n_tokens} tokens without any document, and the model's "
-            f"context of {engine.context_length} leaves {room} beside the answer. "
-            "Take the row out, or name another --model."
-        )
+    n_answer = max(task.max_new_tokens, len(answer_ids))
+    try:
+        prompt, n_dropped = prompt_over(engine, question.text, question.documents, n_answer)
+    except ContextTooLong as error:
+        raise ContextTooLong(f"question {question.id}: {error}. Take the row out, or name another --model") from error
     return Asked(task, question, prompt, n_dropped, answer_ids)
 
 

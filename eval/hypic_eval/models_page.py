@@ -11,7 +11,8 @@ from hypic_eval.table import grid
 from hypic_rag.engine.attention import IMPLEMENTATION
 from hypic_rag.engine.families import FAMILIES
 from hypic_rag.engine.families.family import Family
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import MODEL_TYPES
 
 SEGMENT, SEAM, ELEMENT_BYTES = 512, 8, 2

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from hypic_rag.cache import Entry
 from hypic_rag.cache.tiers.device import Resident
-from hypic_rag.engine.context import Assembly
 from hypic_rag.engine.layout import Layout
-from hypic_rag.engine.plan import Event, Rows, Splice, build
+from hypic_rag.engine.passes.torch_assembly import TorchAssembly
+from hypic_rag.engine.plan import Event, RunRows, Splice, build
 from hypic_rag.engine.policy import Compose, Policy
 from hypic_rag.engine.state import Interior, SequenceState
 from hypic_rag.prompt import Part
@@ -31,7 +31,7 @@ class Active:
         self.positions += range(self.state.position, self.state.position + len(ids))
         self.state.position += len(ids)
         self.ids += ids
-        self.events.append(Rows(len(ids)))
+        self.events.append(RunRows(len(ids)))
 
     def splice(self, entry: Entry | Resident, device: torch.device) -> None:
         """Place an entry's interior here; its seam, the entry's first tokens, was run as rows just before."""
@@ -93,18 +93,18 @@ def _pass(model: Any, layout: Layout, batch: Sequence[Active], keep: Sequence[Se
     device = model.device
     plan = build([active.events for active in batch], device)
     positions = torch.tensor([p for active in batch for p in active.positions], device=device)
-    turns = []
+    rope_offsets = []
     for active in batch:
         offsets = [interior.offset for interior in active.state.interiors]
-        turns.append(tuple(rotary.turns(offsets, device) for rotary in layout.rotaries))
+        rope_offsets.append(tuple(rotary.turns(offsets, device) for rotary in layout.rotaries))
         active.state.row_positions += active.positions
     states, compose = tuple(a.state for a in batch), tuple(a.compose for a in batch)
-    context = Assembly(plan, positions, states, compose, tuple(turns))
+    assembly = TorchAssembly(plan, positions, states, compose, tuple(rope_offsets))
     ids = torch.tensor([[token for active in batch for token in active.ids]], dtype=torch.long, device=device)
     kept = torch.tensor(
         [start + row for (start, _), rows in zip(plan.spans, keep, strict=True) for row in rows],
         device=device,
     )
-    with layout.current.during(context):
+    with layout.current.during(assembly):
         logits = model(input_ids=ids, position_ids=positions[None], use_cache=False, logits_to_keep=kept).logits[0]
     return list(logits.split([len(rows) for rows in keep]))

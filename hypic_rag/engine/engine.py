@@ -19,11 +19,11 @@ from hypic_rag.config import format_bytes
 from hypic_rag.engine import assemble, load, models
 from hypic_rag.engine.calibration.in_force import policy_in_force
 from hypic_rag.engine.conversations import Conversations, merge_live
+from hypic_rag.engine.detokenizer import Detokenizer
 from hypic_rag.engine.device import runner_for
 from hypic_rag.engine.device.held import Held
-from hypic_rag.engine.generate import TextStream, draw_each
 from hypic_rag.engine.policy import Policy, Sampling
-from hypic_rag.engine.prefill import MAX_ROWS
+from hypic_rag.engine.prefill import MAX_ROWS, PrefillPasses
 from hypic_rag.engine.report import (
     Generation,
     PrefillReport,
@@ -35,6 +35,7 @@ from hypic_rag.engine.report import (
 )
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.rotary import context_length
+from hypic_rag.engine.sampler import draw_each
 from hypic_rag.engine.segments import Fetched, GivenUp, Segments
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.errors import BadInput, ContextTooLong, PassInterrupted
@@ -137,8 +138,8 @@ class SegmentEngine:
             self.cache.attach(self.runner.pool, self._lock)
             if self.device.type == "cuda":
                 self.cache.page_lock()
-        chunked = (False, None) if self.runner is None else (self.runner.in_chunks, self.runner.prefill_bytes)
-        whole = Segments(self.model, self.layout, self.cache, template, deterministic, *chunked)
+        passes = PrefillPasses.in_torch(self.device) if self.runner is None else self.runner.prefill_passes
+        whole = Segments(self.model, self.layout, self.cache, template, deterministic, passes)
         self.use_segments(whole)
         self._requests: dict[int, Request] = {}
         self._unfinished: list[Sequence[Request]] = []  # see _recover
@@ -202,7 +203,7 @@ class SegmentEngine:
     @property
     def pass_tokens(self) -> int:
         """Most tokens that a prefill takes at once."""
-        return max(MAX_ROWS, self.segments.max_rows)
+        return max(MAX_ROWS, self.segments.passes.max_rows)
 
     def segment_key(self, ids: Sequence[int], kind: Kind = "document", policy: Policy | None = None) -> SegmentKey:
         """Under which key the segment is cached. Raises BadInput for a segment that is all seam."""
@@ -405,7 +406,7 @@ class SegmentEngine:
         limit = min(sampling.max_new_tokens, self.context_length - prompt.n_tokens)
         if policy.mode == "hypic" and self.layout.switch_at is not None:
             limit = min(limit, self.layout.switch_at - prompt.n_tokens + 1)  # the last drawn token is never run
-        stream = TextStream(self.tokenizer, sampling.stop)
+        stream = Detokenizer(self.tokenizer, sampling.stop)
         return Request(
             next(self._ids),
             prompt,

@@ -1,8 +1,12 @@
-"""What decides a model's entries: a digest of its files, computed once and remembered by path, size and time."""
+"""What decides a model's entries: a digest of its files, computed once and remembered while they stay as they are."""
 
+import contextlib
 import hashlib
 import json
 import os
+import re
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,52 +17,97 @@ TOKENIZER = (
     "tokenizer*.json",
     "*.model",
     "vocab.*",
+    "*vocab*.txt",
+    "*.tiktoken",
+    "tekken.json",
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",
     "chat_template*",
 )
+SETTLED_NS = 3 * 10**9  # a file system's clock may tick as seldom as every two seconds
+
+State = tuple[int, ...]
 
 
 def fingerprint(folder: Path, patterns: Iterable[str]) -> str:
     """sha256 over names and contents of the folder's files that match."""
-    files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
     known = _Known()
     total = hashlib.sha256()
-    for file in files:
+    for file in _matching(folder, patterns):
         total.update(f"{file.name}\0{known.digest(file)}\n".encode())
+    if index := _choosing_index(folder, patterns):
+        total.update(f"{index.name}\0{known.digest(index)}\n".encode())
     known.save()
     return total.hexdigest()
 
 
+def states(folder: Path, patterns: Iterable[str]) -> dict[str, State]:
+    """Equal before and after something only where none of the files was written, moved or replaced meanwhile."""
+    return {file.name: _state(file.stat()) for file in _matching(folder, patterns)}
+
+
+def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
+
+
+def _choosing_index(folder: Path, patterns: Iterable[str]) -> Path | None:
+    """The index of a sharded checkpoint, where it decides which of the folder's files are loaded: without the whole
+    model in one file, and with weights here that it does not name. Else the weights alone decide."""
+    index = folder / "model.safetensors.index.json"
+    if "*.safetensors" not in patterns or (folder / "model.safetensors").is_file() or not index.is_file():
+        return None
+    try:
+        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return index
+    return None if named == {file.name for file in _matching(folder, ["*.safetensors"])} else index
+
+
+def _state(stat: os.stat_result) -> State:
+    """Of an unchanged file. Its size and the time of its contents can be kept or set by anybody (cp -p, tar, container
+    layers); st_ctime, when anything about it was changed last, by nobody."""
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
+
+
 class _Known:
-    """HOME/fingerprints.json. Losing it costs hashing again, so trouble with the file is no error."""
+    """HOME/fingerprints.json: path -> state and digest. Losing it costs hashing again, so trouble with the file is no
+    error."""
 
     def __init__(self) -> None:
-        self.path = home() / "fingerprints.json"
         self.changed = False
-        try:
-            self.digests: dict[str, str] = dict(json.loads(self.path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            self.digests = {}
+        self.path: Path | None = None
+        self.files: dict[str, object] = {}
+        with contextlib.suppress(OSError, ValueError, RecursionError, RuntimeError):  # RuntimeError: there is no home
+            self.path = home() / "fingerprints.json"
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            self.files = found if isinstance(found, dict) else {}
 
     def digest(self, file: Path) -> str:
-        # The time a file was renamed into place is not seen by its mtime; its inode changes then.
-        stat = file.stat()
-        place = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino}"
-        if place not in self.digests:
-            with file.open("rb") as handle:
-                self.digests[place] = hashlib.file_digest(handle, "sha256").hexdigest()
+        place, state, began = str(file.resolve()), _state(file.stat()), time.time_ns()
+        match self.files.get(place):
+            case {"state": list(known), "sha256": str(digest)} if tuple(known) == state and _is_sha256(digest):
+                return digest
+        with file.open("rb") as handle:
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        # A file that was written just now can be written again within the same tick of the clock.
+        if _state(file.stat()) == state and state[2] < began - SETTLED_NS:
+            self.files[place] = {"state": state, "sha256": digest}
             self.changed = True
-        return self.digests[place]
+        return digest
 
     def save(self) -> None:
-        if not self.changed:
+        if not self.changed or self.path is None:
             return
-        unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(self.digests, indent=1, sort_keys=True), encoding="utf-8")
+            unfinished.write_text(json.dumps(self.files, indent=1, sort_keys=True), encoding="utf-8")
             os.replace(unfinished, self.path)
         except OSError:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # of a read-only file system, say
+                unfinished.unlink()
+
+
+def _is_sha256(digest: str) -> bool:
+    return re.fullmatch("[0-9a-f]{64}", digest) is not None

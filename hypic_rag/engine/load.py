@@ -15,7 +15,7 @@ from hypic_rag import default_model
 from hypic_rag.config import home
 from hypic_rag.engine import models
 from hypic_rag.engine.attention import IMPLEMENTATION
-from hypic_rag.engine.fingerprint import TOKENIZER, WEIGHTS, fingerprint
+from hypic_rag.engine.fingerprint import TOKENIZER, WEIGHTS, fingerprint, states
 from hypic_rag.errors import BadInput, ModelNotReady
 from hypic_rag.prompt import PromptFormat
 
@@ -38,6 +38,7 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
     device = _device(device)
     dtype = _dtype(dtype, device)
     name, source = _locate(model)
+    before = _states(source)
     bar_is_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a library draws nothing on its caller's terminal
     try:
@@ -58,7 +59,15 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
         if bar_is_on:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     if isinstance(source, Path):
-        weights, texts = fingerprint(source, WEIGHTS), fingerprint(source, TOKENIZER)
+        try:
+            weights, texts = fingerprint(source, WEIGHTS), fingerprint(source, TOKENIZER)
+        except OSError as error:
+            raise ModelNotReady(f"the files of {name} cannot be read: {error}. {_remedy(source)}") from error
+        if _states(source) != before:  # entries of one model would be kept under the name of another
+            raise ModelNotReady(
+                f"the files of {name} in {source} were changed while they were being loaded. "
+                "Load it again when they are whole"
+            )
     else:
         weights = texts = f"hub:{source}@{_revision(source)}"
     return Loaded(loaded.to(device), tokenizer, name, weights, texts)
@@ -96,6 +105,11 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
         f"there is no model folder {model!s}. Give --model default, an existing folder, "
         "or a name on the Hugging Face hub like Qwen/Qwen3.5-4B"
     )
+
+
+def _states(source: Path | str) -> object:
+    """None for a name on the hub, whose files are named after their contents."""
+    return states(source, (*WEIGHTS, *TOKENIZER, "*.index.json")) if isinstance(source, Path) else None
 
 
 def _register_classes(source: Path | str, name: str, device: torch.device) -> None:

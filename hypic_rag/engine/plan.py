@@ -1,7 +1,7 @@
 """The layout of one forward pass: which rows belong to whom, built apart from its execution.
 
 A pass holds the rows of several sequences one behind the other. Each sequence is a list of events in order:
-``Rows`` that are computed, ``Splice`` (a cached interior stands here) and ``Mark`` (note the state here; a
+``RunRows`` that are computed, ``Splice`` (a cached interior stands here) and ``Mark`` (note the state here; a
 segment's transition begins). The plan turns the events into integer tensors that every layer reads.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Rows:
+class RunRows:
     """``n`` computed rows."""
 
     n: int
@@ -31,12 +31,12 @@ class Mark:
     """End of the seam in an isolated prefill: what follows is the interior."""
 
 
-Event = Rows | Splice | Mark
+Event = RunRows | Splice | Mark
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Rows of one sequence with no cached interior between them: ``start``, ``n`` count rows of the pass.
+    """RunRows of one sequence with no cached interior between them: ``start``, ``n`` count rows of the pass.
 
     The convolution reaches back to ``before``: a cached interior's tail, or (None) the sequence's own.
     """
@@ -87,9 +87,9 @@ class Plan:
         return self._steps[size]
 
     def chunk_size(self, max_chunk: int) -> int:
-        """Rows a chunk, for the least work: short seams in long chunks would be mostly padding, and every chunk
+        """RunRows a chunk, for the least work: short seams in long chunks would be mostly padding, and every chunk
         costs a step of the recurrence, about as much as 8 rows. One row a run needs no chunk at all."""
-        runs = [event.n for events in self.sequences for event in events if isinstance(event, Rows)]
+        runs = [event.n for events in self.sequences for event in events if isinstance(event, RunRows)]
         if max(runs, default=1) == 1:
             return 1
         sizes = [size for size in (8, 16, 32, 64) if size <= max_chunk]
@@ -103,7 +103,7 @@ def build(sequences: Sequence[Sequence[Event]], device: torch.device | str = "cp
     for s, events in enumerate(sequences):
         first, opened, before = row, None, None
         for event in events:
-            if isinstance(event, Rows):
+            if isinstance(event, RunRows):
                 if opened is None:
                     opened = len(stretches)
                     stretches.append(Stretch(s, row, 0, before))
@@ -124,7 +124,7 @@ def _walk(plan: Plan, size: int) -> Steps:
         chunks: list[list[int]] = []
         waiting: list[tuple[int, Splice | Mark]] = []  # (chunk it precedes, event)
         for event in events:
-            if isinstance(event, Rows):
+            if isinstance(event, RunRows):
                 chunks += [list(range(row + i, row + min(i + size, event.n))) for i in range(0, event.n, size)]
                 row += event.n
             else:

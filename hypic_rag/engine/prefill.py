@@ -1,22 +1,46 @@
 """Isolated prefill: many segments in one packed forward, each from a zero state, into cache entries."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from hypic_rag.cache import Entry, LayerEntry
-from hypic_rag.engine.context import Isolation
-from hypic_rag.engine.device.chunked import DeviceIsolation
-from hypic_rag.engine.device.patience import patience
 from hypic_rag.engine.layout import Layout
-from hypic_rag.engine.plan import Event, Mark, Rows, build
+from hypic_rag.engine.passes.base import Pass
+from hypic_rag.engine.passes.torch_isolation import Kept, TorchIsolation
 from hypic_rag.prompt import Ids
 
 MAX_ROWS = 2048  # a pass
 MAX_ROWS_ON_CPU = 512  # a larger product is no faster there, and answers under way wait for a pass to end
-MAX_ROWS_IN_CHUNKS = 16384  # on a GPU: each pass reads the weights, and of a model of experts nearly all of them
+
+
+class IsolatedPass(Pass, Protocol):
+    """A pass of segments that keeps what their interiors leave."""
+
+    @property
+    def kept(self) -> Kept: ...
+
+
+@dataclass(frozen=True)
+class PrefillPasses:
+    """How isolated segments are run.
+
+    isolate: makes the pass of these positions and, of each segment, its rows dropped and all its rows. max_rows: a
+    pass. max_bytes: of entries made in a pass (None: any). around: stands around each pass.
+    """
+
+    isolate: Callable[[Tensor, Sequence[tuple[int, int]]], IsolatedPass]
+    max_rows: int
+    max_bytes: int | None = None
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @classmethod
+    def in_torch(cls, device: torch.device) -> "PrefillPasses":
+        return cls(TorchIsolation.of, MAX_ROWS_ON_CPU if device.type == "cpu" else MAX_ROWS)
 
 
 def packs(sizes: Sequence[tuple[int, int]], max_rows: int, max_bytes: int | None = None) -> Iterator[list[int]]:
@@ -41,30 +65,21 @@ def prefill(
     segments: Sequence[Ids],
     seams: Sequence[int],
     prefixes: Sequence[Ids],
-    in_chunks: bool = False,
+    passes: PrefillPasses,
 ) -> list[Entry]:
     """One packed pass. Each segment has more tokens than its seam. Entries are where the model is, interior only.
 
-    prefixes: of each segment, what stands before it at negative positions. in_chunks: by ``device.chunked``.
+    prefixes: of each segment, what stands before it at negative positions.
     """
     sizes = [(len(prefix), seam, len(ids)) for prefix, seam, ids in zip(prefixes, seams, segments, strict=True)]
     positions = torch.cat([torch.arange(-before, n) for before, _, n in sizes]).to(model.device)
-    context: Isolation | DeviceIsolation
-    if in_chunks:
-        context = DeviceIsolation.of(positions, [(before + seam, before + n) for before, seam, n in sizes])
-    else:
-        plan = build([_events(before + seam, n - seam) for before, seam, n in sizes], model.device)
-        context = Isolation(plan, positions, tuple(before + seam for before, seam, _ in sizes))
+    isolated = passes.isolate(positions, [(before + seam, before + n) for before, seam, n in sizes])
     rows = [token for prefix, ids in zip(prefixes, segments, strict=True) for token in (*prefix, *ids)]
     ids = torch.tensor([rows], device=model.device)
-    with patience() if in_chunks else nullcontext(), layout.current.during(context):
+    with passes.around(), layout.current.during(isolated):
         model.base_model(input_ids=ids, position_ids=positions[None], use_cache=False)
     entries = []
     for s, (segment, seam) in enumerate(zip(segments, seams, strict=True)):
-        layers = tuple(LayerEntry(layer.name, context.kept[i][s]) for i, layer in enumerate(layout.layers))
+        layers = tuple(LayerEntry(layer.name, isolated.kept[i][s]) for i, layer in enumerate(layout.layers))
         entries.append(Entry(len(segment), seam, layers))
     return entries
-
-
-def _events(dropped: int, interior: int) -> list[Event]:
-    return [Rows(dropped), Mark(), Rows(interior)] if dropped else [Mark(), Rows(interior)]

@@ -7,7 +7,7 @@ from threading import Event
 
 import torch
 
-from hypic_rag.engine.generate import TextStream
+from hypic_rag.engine.detokenizer import Detokenizer
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.report import Generation, Report, StepOutput
 from hypic_rag.engine.state import SequenceState
@@ -24,7 +24,7 @@ class Request:
     sampling: Sampling
     policy: Policy
     limit: int
-    stream: TextStream
+    stream: Detokenizer
     ends: frozenset[int]
     namespace: str = ""
     stop: Event = field(default_factory=Event)

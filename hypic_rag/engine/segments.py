@@ -17,7 +17,7 @@ import torch
 from hypic_rag.cache import Entry, Hit, Miss, SegmentCache, SegmentKey, Stored, codec_named
 from hypic_rag.cache.tiers.device import DevicePool, Resident
 from hypic_rag.engine.layout import Layout
-from hypic_rag.engine.prefill import MAX_ROWS, MAX_ROWS_IN_CHUNKS, MAX_ROWS_ON_CPU, packs, prefill
+from hypic_rag.engine.prefill import PrefillPasses, packs, prefill
 from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part
 
@@ -68,14 +68,11 @@ class Segments:
         cache: SegmentCache,
         template: SegmentKey,
         deterministic: bool,
-        in_chunks: bool = False,
-        max_bytes: int | None = None,
+        passes: PrefillPasses,
     ):
-        """deterministic: one segment a pass. in_chunks: see ``prefill``. max_bytes: of entries made in a pass."""
+        """deterministic: one segment a pass."""
         self.model, self.layout, self.cache, self.template = model, layout, cache, template
-        self.in_chunks, self.max_bytes = in_chunks, max_bytes
-        rows = MAX_ROWS_ON_CPU if model.device.type == "cpu" else MAX_ROWS_IN_CHUNKS if in_chunks else MAX_ROWS
-        self.max_rows = 1 if deterministic else rows
+        self.passes = replace(passes, max_rows=1) if deterministic else passes
         self.key = lru_cache(maxsize=512)(self._key)  # its digest takes a tenth of a millisecond
         self.codec = codec_named(template.codec)
         self._fitting: WeakSet[Entry] = WeakSet()  # seen before: of a large model a look takes 0.2 ms
@@ -264,7 +261,7 @@ class Segments:
         storing: deque[list[Future[Kept]]] = deque()
         with ThreadPoolExecutor(WRITERS) as writers:
             sizes = [(key.n_tokens, self._bytes_made(key)) for _, key in missing]
-            for pack in packs(sizes, self.max_rows, self.max_bytes):
+            for pack in packs(sizes, self.passes.max_rows, self.passes.max_bytes):
                 pack = [i for i in pack if is_wanted(missing[i][0])]
                 if not pack:
                     continue
@@ -274,7 +271,7 @@ class Segments:
                 ids, seams = [key.token_ids for key in keys], [key.seam_tokens for key in keys]
                 prefixes = [key.isolation_prefix for key in keys]
                 with lock:
-                    made = prefill(self.model, self.layout, ids, seams, prefixes, self.in_chunks)
+                    made = prefill(self.model, self.layout, ids, seams, prefixes, self.passes)
                     entries = [change(entry) for entry in made]
                 ready = None if self._beside is None else torch.cuda.current_stream(self.model.device).record_event()
                 passed = [

@@ -27,8 +27,9 @@ from llama_index.core.prompts import BasePromptTemplate
 
 from hypic_rag.cache import SegmentCache
 from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
-from hypic_rag.errors import BadInput, ContextTooLong
-from hypic_rag.prompt import Prompt, fit_documents
+from hypic_rag.errors import BadInput
+from hypic_rag.prompt import Prompt
+from hypic_rag.rag.prompting import prompt_over
 from hypic_rag.retrieval.background import in_background, result_of
 from hypic_rag.retrieval.manifest import Manifest
 from hypic_rag.retrieval.recipe import options_of, recipe
@@ -149,7 +150,7 @@ class HypicLLM(LLM):
         cache = SegmentCache.open(Store.segments_folder(folder), host_memory, disk_budget)
         llm = cls(model if model is not None else manifest.model, cache=cache, **kwargs)
         engine = llm.engine
-        manifest.check_model(engine.model_name, engine.fingerprint, engine.format.version, folder)
+        manifest.check_model(engine.model_name, engine.fingerprint, engine.format, folder)
         return llm
 
     @classmethod
@@ -206,17 +207,8 @@ class HypicLLM(LLM):
         Documents that do not fit the context beside the answer are dropped whole, the last first. Raises
         ContextTooLong where not even the first fits, BadInput for an empty question.
         """
-        room = self._engine.context_length - self.max_new_tokens
-        whole = self._engine.format.prompt(question, documents, system if system is not None else self.system_prompt)
-        prompt, n_dropped = fit_documents(whole, room)
-        if prompt.n_tokens > room or (documents and not prompt.documents):
-            raise ContextTooLong(
-                f"the question and its first document do not fit: {self.model} takes "
-                f"{self._engine.context_length} tokens, {self.max_new_tokens} of them kept for the answer, "
-                f"and the prompt with all {len(documents)} documents has {whole.n_tokens}. Use a smaller "
-                f"max_new_tokens, smaller chunks or a model with a longer context."
-            )
-        return prompt, n_dropped
+        leading = system if system is not None else self.system_prompt
+        return prompt_over(self._engine, question, documents, self.max_new_tokens, leading)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any) -> ChatResponse:

@@ -5,8 +5,12 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypic_rag.errors import StoreDamaged, StoreMismatch
+
+if TYPE_CHECKING:
+    from hypic_rag.prompt import PromptFormat
 
 FILE = "store.json"
 FORMAT = "hypic-rag store"
@@ -30,11 +34,16 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Atomic: a reader sees no file or the whole one."""
         new = folder / f"{FILE}.{os.getpid()}.new"
-        with new.open("w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "version": VERSION, **asdict(self)}, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(folder / FILE)
+        try:
+            with new.open("w", encoding="utf-8") as file:
+                json.dump({"format": FORMAT, "version": VERSION, **asdict(self)}, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(folder / FILE)
+        except OSError:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
         with contextlib.suppress(OSError):  # not every file system lets a folder be synced
             descriptor = os.open(folder, os.O_RDONLY)
             try:
@@ -65,7 +74,7 @@ class Manifest:
             f"Use the program that made it, or move the folder away and ingest again."
         )
 
-    def check_model(self, name: str, fingerprint: str, prompt_format: str, folder: Path) -> None:
+    def check_model(self, name: str, fingerprint: str, format: "PromptFormat", folder: Path) -> None:
         """Raises StoreMismatch unless the store was made with exactly this model and prompt format."""
         if fingerprint != self.model_fingerprint:
             raise StoreMismatch(
@@ -74,10 +83,10 @@ class Manifest:
                 f"{fingerprint[:12]}). Use --model {self.model}, or ingest into another folder with "
                 f"--model {name}."
             )
-        if prompt_format != self.prompt_format:
+        if not format.made(self.prompt_format):
             raise StoreMismatch(
                 f"store {folder} was made with prompt format {self.prompt_format}, but {name} now has "
-                f"{prompt_format} (its chat template has changed). Restore the template, or ingest again "
+                f"{format.version} (its chat template has changed). Restore the template, or ingest again "
                 f"into another folder."
             )
 

@@ -5,9 +5,10 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
 from hypic_rag.errors import BadInput
+from hypic_rag.rag.passage import Passage
+from hypic_rag.rag.search import find_passages
 from hypic_rag.retrieval.background import result_of
-from hypic_rag.retrieval.readers.document import clean
-from hypic_rag.retrieval.store import Found, Store
+from hypic_rag.retrieval.store import Store
 
 
 class StoreRetriever(BaseRetriever):
@@ -24,26 +25,19 @@ class StoreRetriever(BaseRetriever):
         self.similarity_top_k = similarity_top_k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        question = clean(query_bundle.query_str).strip()
-        if not question:
-            raise BadInput('the question is empty: ask something, such as "Who signed the treaty?"')
-        if not self.store.counts()[1]:
-            return []  # before the embedder is loaded
-        found = self.store.search(self.store.embedder.embed_query(question), self.similarity_top_k)
+        found = find_passages(self.store, query_bundle.query_str, self.similarity_top_k)
         return [NodeWithScore(node=node_of(one), score=one.similarity) for one in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await result_of(lambda stop: self._retrieve(query_bundle))
 
 
-def node_of(found: Found) -> TextNode:
-    """node_id: "chunk:ID", never used again. Metadata: the document's, the chunk's title, doc_id and
-    ordinal.
-    """
-    chunk = found.chunk
+def node_of(found: Passage) -> TextNode:
+    """Return a node whose id is the passage's."""
+    source = RelatedNodeInfo(node_id=found.metadata["doc_id"])
     return TextNode(
-        id_=f"chunk:{chunk.id}",
-        text=chunk.text,
-        metadata={**found.metadata, "title": chunk.title, "doc_id": chunk.doc_id, "ordinal": chunk.ordinal},
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=chunk.doc_id)},
+        id_=found.id,
+        text=found.text,
+        metadata=dict(found.metadata),
+        relationships={NodeRelationship.SOURCE: source},
     )

@@ -5,12 +5,14 @@ disk tier of the segment cache. The vectors stand in the rows of their chunks, a
 them in memory, so index and texts cannot disagree. Several processes may read and write one store at once.
 """
 
+import contextlib
 import fcntl
 import json
 import os
+import sqlite3
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +90,7 @@ class Store:
         self._database = Database(folder, manifest.store_id)
         self._index = VectorIndex(manifest.dimension)
         self._indexed = -1  # the generation that the index shows
+        self._prompt_format = manifest.prompt_format  # of the engine that it is used with
         try:
             with self._database.reading():
                 self._refresh()
@@ -168,7 +171,8 @@ class Store:
 
     def check_engine(self, engine: "SegmentEngine") -> None:
         """Raises StoreMismatch unless the store was made with this engine's model and prompt format."""
-        self.manifest.check_model(engine.model_name, engine.fingerprint, engine.format.version, self.folder)
+        self.manifest.check_model(engine.model_name, engine.fingerprint, engine.format, self.folder)
+        self._prompt_format = engine.format.version
 
     # reading
 
@@ -250,7 +254,7 @@ class Store:
         chunks: (title, text) in their order. A chunk that was there with the same title and text keeps its
         id and its vector; every other needs one in ``vectors``. Raises NeedsVectors where one is missing.
         """
-        with self._database.writing() as db:
+        with self._writing() as db:
             old: dict[tuple[str, str], list[StoredChunk]] = {}
             for chunk in self.chunks(document.doc_id):
                 old.setdefault((chunk.title, chunk.text), []).append(chunk)
@@ -296,7 +300,7 @@ class Store:
 
     def remove_document(self, doc_id: str) -> int:
         """Takes a document out; returns how many chunks it had, 0 where it was not there."""
-        with self._database.writing() as db:
+        with self._writing() as db:
             n_chunks = len(self.chunks(doc_id))
             db.execute("DELETE FROM documents WHERE doc_id = ?", (doc_id,))  # its chunks go with it
         return n_chunks
@@ -307,9 +311,20 @@ class Store:
 
     def forget_gone(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Strikes these off ``gone``, and with them all that are in use again."""
-        with self._database.writing() as db:
+        with self._writing() as db:
             db.executemany("DELETE FROM gone WHERE rendering = ?", [(schema.rendering(*pair),) for pair in pairs])
             db.execute("DELETE FROM gone WHERE rendering IN (SELECT rendering FROM chunks)")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Of all writers the only one. What a prompt format was called formerly is replaced in the manifest."""
+        with self._database.writing() as db:
+            if self.manifest.prompt_format != self._prompt_format:
+                renewed = replace(self.manifest, prompt_format=self._prompt_format)
+                with contextlib.suppress(OSError):  # the former name does as well
+                    renewed.write(self.folder)
+                    self.manifest = renewed
+            yield db
 
     def _refresh(self) -> None:
         """Makes the index show the database as the transaction around sees it."""

@@ -7,7 +7,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-PRELOADED = ["hypic_apps.conversation", "hypic_apps.ingestion", "hypic_apps.server.app", "sentence_transformers"]
+PRELOADED = ["hypic_rag.rag.session", "hypic_apps.ingestion", "hypic_apps.server.app", "sentence_transformers"]
 
 
 def start_command(home: Path, model: Path, said: Path, *arguments: str | Path) -> BaseProcess:

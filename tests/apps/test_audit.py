@@ -10,7 +10,7 @@ from hypic_apps import auditing
 from hypic_rag import Policy
 from hypic_rag.config import Settings
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval.audit import AuditReport, Replay, draw_questions
+from hypic_rag.rag.audit import AuditReport, Replay, draw_questions
 
 QUESTIONS = ("Who built the lighthouse?", "Where is the fair?", "What drove the saw mill?")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hypic_rag import Policy, Sampling, SegmentCache, SegmentEngine
 from hypic_rag.engine.engine import Wanted
-from hypic_rag.engine.layout import LinearLayer
+from hypic_rag.engine.layers import LinearLayer
 from hypic_rag.prompt import Part, Prompt
 
 CASES = cases.all_cases()

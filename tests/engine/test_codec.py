@@ -94,7 +94,7 @@ def test_an_entry_of_another_shape_is_a_miss() -> None:
     """Whole and of the codec, but not of the model: found after decoding."""
     from dataclasses import replace
 
-    engine, ask = tiny.engine("qwen3_5_text", codec="int8"), prompt(50)
+    engine, ask = tiny.engine("qwen3_5_text", codec="int8", deterministic=True), prompt(50)
     want = engine.score(ask, (5,))
     key = engine.segment_key(ask.documents[0], policy=Policy())
     entry = engine.cache.lookup(key).entry  # type: ignore[union-attr]

@@ -24,26 +24,32 @@ N = 6
 
 @dataclass(frozen=True)
 class Stub:
-    """In place of a ``DevicePass``: its kernels, which are not under test, read nothing."""
+    """In place of a ``DeviceAssembly``: its kernels, which are not under test, read nothing."""
 
     layout: Layout
     positions: Tensor
 
-    def convolved(self, slot: int, x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    def causal_conv1d(
+        self, slot: int, layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool
+    ) -> Tensor:
         assert x.dtype == torch.bfloat16  # the tails' type
         assert x.shape[1] == len(weight) == self.layout.layers[slot].channels and x.stride(1) == 1
         assert weight.is_contiguous() and weight.shape[1] == self.layout.layers[slot].kernel
         return torch.empty_like(x)
 
-    def recurred(self, slot: int, layer: Any, rows: Any) -> Tensor:
-        assert rows.v.shape == (N, layer.n_heads, layer.v_dim) and rows.k.shape[2] == layer.k_dim
-        return torch.empty_like(rows.v)
+    def token_shift(self, slot: int, layer: Any, x: Tensor) -> Tensor:
+        raise AssertionError("no kernel does it")
 
-    def gated_delta(self, slot: int, m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float) -> Tensor:
-        layer = self.layout.layers[slot]
+    def recurrent_scan(self, slot: int, layer: Any, inputs: Any) -> Tensor:
+        assert inputs.v.shape == (N, layer.n_heads, layer.v_dim) and inputs.k.shape[2] == layer.k_dim
+        return torch.empty_like(inputs.v)
+
+    def gated_delta_rule(
+        self, slot: int, layer: Any, m: Any, qkv: Tensor, a: Tensor, b: Tensor, beta_scale: float
+    ) -> Tensor:
         return qkv.new_empty(N, layer.n_heads, layer.v_dim)
 
-    def attend(self, seat: Any, q: Tensor, k: Tensor, v: Tensor, scoring: Any) -> Tensor:
+    def attend(self, slot: int, layer: Any, q: Tensor, k: Tensor, v: Tensor, params: Any) -> Tensor:
         assert q.dtype == k.dtype == v.dtype == torch.bfloat16
         return q.new_empty(*q.shape[:2], v.shape[-1])
 

@@ -7,13 +7,12 @@ import torch
 from hypic_eval.exactness import composed, fold, layer_of, random_rows
 from torch import Tensor
 
-from hypic_rag.engine import linear
 from hypic_rag.engine.families import FAMILIES
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.families.step import run_tokens
-from hypic_rag.engine.layout import LinearLayer
-from hypic_rag.engine.plan import Rows as LiveRows
-from hypic_rag.engine.plan import Splice, build
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.passes.recurrence import walk
+from hypic_rag.engine.plan import RunRows, Splice, build
 
 H, K, V = 3, 32, 16  # K != V, or a transposed state passes
 DECAY = 0.99  # a half-life of 69 tokens, half to three times as long by head, token and channel
@@ -24,7 +23,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def case(name: str, n: int, decay: float = DECAY) -> tuple[LinearLayer, Rows, Tensor]:
+def case(name: str, n: int, decay: float = DECAY) -> tuple[LinearLayer, RecurrenceInputs, Tensor]:
     """A layer, n rows, and a state that is not zero."""
     generator = torch.Generator().manual_seed(0)
     layer = layer_of(FAMILIES[name], H, K, V, decay, generator)
@@ -89,7 +88,7 @@ def test_packed_sequences_equal_each_alone(name: str, lengths: list[int]) -> Non
     """Outputs and states of a packed pass, in chunks of every size, against the recurrence of each sequence."""
     layer, rows, _ = case(name, sum(lengths))
     states = torch.randn(len(lengths), H, K, layer.v_dim, generator=torch.Generator().manual_seed(3))
-    got, ends, _ = linear.walk(rows, build([[LiveRows(n)] for n in lengths]), layer, states, in_order)
+    got, ends, _ = walk(rows, build([[RunRows(n)] for n in lengths]), layer, states, in_order)
     start = 0
     for s, n in enumerate(lengths):
         out, end = run_tokens(FAMILIES[name], rows.to(torch.float64)[start : start + n], states[s].double())
@@ -102,10 +101,10 @@ def test_splices_come_where_the_plan_puts_them(name: str) -> None:
     """Two sequences; splices before, between (two at once) and after runs. A splice multiplies by its own number."""
     layer, rows, _ = case(name, 40)
     exact = rows.to(torch.float64)
-    events = [[Splice(0), LiveRows(10), Splice(1), Splice(2), LiveRows(5)], [LiveRows(20), Splice(0), LiveRows(5)]]
+    events = [[Splice(0), RunRows(10), Splice(1), Splice(2), RunRows(5)], [RunRows(20), Splice(0), RunRows(5)]]
     factors = {(0, 0): 0.5, (0, 1): -2.0, (0, 2): 3.0, (1, 0): 0.25}
     states = torch.randn(2, H, K, layer.v_dim, generator=torch.Generator().manual_seed(3))
-    ends = linear.walk(rows, build(events), layer, states, lambda s, i, R: R * factors[s, i])[1]
+    ends = walk(rows, build(events), layer, states, lambda s, i, R: R * factors[s, i])[1]
 
     def run(first: int, stop: int, R: Tensor) -> Tensor:
         return run_tokens(FAMILIES[name], exact[first:stop], R)[1]
@@ -118,6 +117,6 @@ def test_splices_come_where_the_plan_puts_them(name: str) -> None:
 def test_strong_decay_does_not_overflow(name: str) -> None:
     """exp(-cumsum) would overflow after 2 tokens here: every decay is about 1e-30 a token."""
     layer, rows, R = case(name, 130, decay=1e-30)
-    out, end, _ = linear.walk(rows, build([[LiveRows(130)]]), layer, R[None], in_order)
+    out, end, _ = walk(rows, build([[RunRows(130)]]), layer, R[None], in_order)
     want = run_tokens(FAMILIES[name], rows.to(torch.float64), R.double())
     assert rel_err(out, want[0]) < 2e-6 and rel_err(end[0], want[1]) < 2e-6

@@ -22,42 +22,42 @@ from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 from hypic_eval.exactness import layer_of, random_rows
 
 from hypic_rag.engine.families import FAMILIES
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 H, K, V, N = 3, 32, 16, 150  # K != V, or a transposed state passes; N fills no chunk
 DECAY = 0.99
-Naive = Callable[[Rows, Tensor], tuple[Tensor, Tensor]]
+Naive = Callable[[RecurrenceInputs, Tensor], tuple[Tensor, Tensor]]
 
 
-def simple_gla(rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def simple_gla(rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     return naive_recurrent_simple_gla(rows.q, rows.k, rows.v, rows.log_decay, 1.0, S)
 
 
-def gla(rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def gla(rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     return naive_recurrent_gla(unscaled(rows.q), rows.k, rows.v, rows.log_decay, S, output_final_state=True)
 
 
-def delta_rule(rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def delta_rule(rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v, beta = (t.transpose(1, 2) for t in (unscaled(rows.q), rows.k, rows.v, rows.beta))
     return heads_last(delta_rule_recurrence(q, k, v, beta, S))
 
 
-def gated_delta_rule(rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def gated_delta_rule(rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v, beta, log_decay = rows.q, rows.k, rows.v, rows.beta, rows.log_decay
     return naive_recurrent_gated_delta_rule(q, k, v, beta, log_decay, 1.0, S, output_final_state=True)
 
 
-def kda(rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def kda(rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v, beta, log_decay = rows.q, rows.k, rows.v, rows.beta, rows.log_decay
     return naive_recurrent_kda(q, k, v, log_decay, beta, 1.0, S, output_final_state=True)
 
 
-def rwkv6(rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def rwkv6(rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v, log_decay = (t.transpose(1, 2) for t in (rows.q, rows.k, rows.v, rows.log_decay))
     return heads_last(naive_recurrent_rwkv6(q, k, v, log_decay, rows.bonus, 1.0, S, output_final_state=True))
 
 
-def dplr(rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def dplr(rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     inputs = (unscaled(rows.q), rows.k, rows.v, rows.a, rows.b, rows.log_decay)
     return heads_last(dplr_recurrence(*(t.transpose(1, 2) for t in inputs), S))
 

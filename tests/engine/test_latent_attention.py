@@ -7,7 +7,7 @@ import tiny
 from hypic_rag import Policy, SegmentEngine
 from hypic_rag.engine import assemble
 from hypic_rag.engine.engine import Wanted
-from hypic_rag.engine.layout import AttentionLayer
+from hypic_rag.engine.layers import AttentionLayer
 from hypic_rag.prompt import Part, Prompt
 
 SEAM = 8

@@ -319,7 +319,8 @@ def test_prefill_is_held_against_the_same_passes(bench: Bench, monkeypatch: pyte
     assert prefill.split(segments, [24, 48]) == [segments[:1], segments[1:]]
     assert prefill.split(segments, [80]) == [segments]  # padded
     assert prefill.split(segments, [24, 24]) == prefill.split(segments, [10, 24, 48]) == [segments]  # not known
-    monkeypatch.setattr(bench.engine.segments, "max_rows", 1)  # one segment a pass
+    one_a_pass = replace(bench.engine.segments.passes, max_rows=1)
+    monkeypatch.setattr(bench.engine.segments, "passes", one_a_pass)
     monkeypatch.setattr(prefill, "TURNS", 1)
     found = {row.metric: row for row in prefill.measure(bench)}
     assert "in 2 passes" in found["device time with (T, S)"].settings["how"]

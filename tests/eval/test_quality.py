@@ -102,7 +102,7 @@ def test_documents_beyond_the_context_are_dropped_and_told(make_engine: Make, fe
 
 
 def test_a_question_beyond_the_context_is_told(make_engine: Make, few: Path) -> None:
-    with pytest.raises(ContextTooLong, match="context of 40 leaves 2"):
+    with pytest.raises(ContextTooLong, match="fake takes 40 tokens, 12 of them kept"):
         run_quality(make_engine(context_length=40), [few], MODES, RowFile(None))
 
 

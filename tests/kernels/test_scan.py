@@ -78,7 +78,7 @@ FAMILIES = {"gdn": "GDN", "kda": "KDA", "gla": "GLA", "mamba2": "Mamba-2", "mamb
 def test_the_reference_equals_the_family(family):
     from importlib import import_module
 
-    from hypic_rag.engine.families.rows import Rows
+    from hypic_rag.engine.families.inputs import RecurrenceInputs
     from hypic_rag.engine.families.step import run_tokens
 
     *sizes, _ = CASES[FAMILIES[family]]
@@ -87,7 +87,7 @@ def test_the_reference_equals_the_family(family):
     q, k, v, log_decay, beta, S, T, at, rates = random_pass(*sizes, n, N_SLOTS, DEVICE)
     out, after = scan_reference.scan(q, k, v, log_decay, beta, plan, S, T, at, sizes[-1], rates)
     q, k = (t.repeat_interleave(v.shape[1] // t.shape[1], dim=1) for t in (q, k))
-    rows = Rows(q, k, v, log_decay, beta).to(torch.float64)
+    rows = RecurrenceInputs(q, k, v, log_decay, beta).to(torch.float64)
     FAMILY = import_module(f"hypic_rag.engine.families.{family}").FAMILY
     expected, R = run_tokens(FAMILY, rows, S[1].double())
     assert rel_err(out, expected) < 1e-12 and rel_err(after[0], R) < 1e-12

@@ -1,5 +1,6 @@
 """The store: index and texts never disagree, ids are never used again, and damage is told."""
 
+import copy
 import json
 import sqlite3
 
@@ -8,6 +9,7 @@ import pytest
 from fake_engine import FakeEmbedder, FakeEngine
 
 from hypic_rag.errors import BadInput, StoreDamaged, StoreMismatch
+from hypic_rag.prompt import PromptFormat
 from hypic_rag.retrieval.store import NeedsVectors, Store, StoredDocument
 
 
@@ -130,9 +132,54 @@ def test_another_embedder_is_refused_with_both_names(store, folder):
 
 
 def test_another_prompt_format_is_refused(store, engine):
-    engine.format.version = "chat-template:0"
-    with pytest.raises(StoreMismatch, match=r"prompt format chat-template:\w{16}, .*chat-template:0"):
+    engine.format.version = "template:0"
+    with pytest.raises(StoreMismatch, match=r"prompt format template:\w{16}, .*now has template:0"):
         store.check_engine(engine)
+
+
+FORMER = "chat-template:a095409b94e0225b"  # what the default model's prompt format was called formerly
+
+
+def called(folder, name=None):
+    """The store's prompt format, after it got this name."""
+    manifest = json.loads((folder / "store.json").read_text())
+    if name is not None:
+        (folder / "store.json").write_text(json.dumps({**manifest, "prompt_format": name}))
+    return manifest["prompt_format"]
+
+
+def test_a_store_of_the_former_name_opens_and_has_the_new_one_after_a_write(store, folder, engine, embedder):
+    put(store, "a", "ships")
+    called(folder, FORMER)
+    with Store.create_or_open(folder, engine, embedder=embedder) as former:
+        assert ask(former, "ships") == [("a", "ships")]
+        assert called(folder) == FORMER  # nothing was written
+        put(former, "b", "bread")
+        assert called(folder) == former.manifest.prompt_format == engine.format.version
+    with Store.create_or_open(folder, engine, embedder=embedder) as again:
+        assert again.counts() == (2, 2)
+
+
+def test_a_former_name_that_cannot_be_changed_does_as_well(store, folder, engine, embedder, monkeypatch):
+    called(folder, FORMER)
+    monkeypatch.setattr(json, "dump", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with Store.create_or_open(folder, engine, embedder=embedder) as former:
+        for doc_id in ("a", "b"):
+            put(former, doc_id, "ships")
+        assert former.counts() == (2, 2)
+    assert called(folder) == FORMER and not list(folder.glob("*.new"))
+
+
+def test_a_template_with_a_date_is_the_same_every_day(store, folder, engine, embedder):
+    engine.tokenizer = copy.copy(engine.tokenizer)
+    engine.tokenizer.chat_template = "{{ strftime_now('%Y') }}" + engine.tokenizer.chat_template
+    engine.format = PromptFormat.from_tokenizer(engine.tokenizer)
+    called(folder, "chat-template:" + "0" * 16)  # of some day
+    with Store.create_or_open(folder, engine, embedder=embedder) as dated:
+        put(dated, "a", "ships")
+    assert called(folder) == engine.format.version
+    engine.format = PromptFormat.from_tokenizer(engine.tokenizer)
+    Store.create_or_open(folder, engine, embedder=embedder).close()
 
 
 def truncate(file):

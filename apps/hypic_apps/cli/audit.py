@@ -33,7 +33,7 @@ def run(
         raise BadParameter("an audit sets cached segments against full recompute: leave --mode full out")
 
     from hypic_apps import session
-    from hypic_rag.retrieval.question_log import questions_to_ask
+    from hypic_rag.rag.question_log import questions_to_ask
 
     known = questions_to_ask(store_folder(settings.store), questions)
     with session.open_store(settings) as (engine, store):

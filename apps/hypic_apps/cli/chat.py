@@ -18,7 +18,7 @@ def run(settings: Settings) -> None:
     failed = False
     with session.open_conversation(settings) as conversation:
         from hypic_apps import report
-        from hypic_apps.conversation import OutOfContext
+        from hypic_rag.rag import OutOfContext
 
         while (line := _next_line()) is not None:
             if line == "/new":

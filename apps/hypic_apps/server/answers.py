@@ -96,7 +96,8 @@ class ChatChoice(BaseModel):
 
 
 class ChatAnswer(BaseModel):
-    """With ``stream`` it comes in OpenAI's chunks instead: the first has ``documents``, the last all that is here."""
+    """With ``stream`` it comes in OpenAI's chunks instead: the first has ``documents``, the last with a choice all that
+    is here but ``usage``, which has a chunk of its own where ``stream_options.include_usage`` asks for it."""
 
     id: str
     object: Literal["chat.completion"]

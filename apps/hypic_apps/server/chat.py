@@ -20,9 +20,9 @@ from hypic_apps.server.schemas import Request as Fields
 from hypic_apps.server.service import Serving
 from hypic_apps.server.streaming import EventStream, finished
 from hypic_apps.server.tenants import Asking
-from hypic_apps.server.turns import Message, Source
 from hypic_rag.config import Settings
 from hypic_rag.engine import Policy, Sampling
+from hypic_rag.rag import Asked, Message, Passage
 
 router = APIRouter(route_class=AnswerRoute)
 
@@ -37,17 +37,16 @@ async def chat(
 ) -> Response:
     """An answer to the last message; over documents, where some are given or a collection is named."""
     check_model(found, body.model)
-    documents = body.documents and tuple(Source(one.title, one.text) for one in body.documents)
-    asked = answering.Asked(
+    passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
+    asked = Asked(
         tuple(Message("system" if one.role == "developer" else one.role, one.content) for one in body.messages),
         policy_of(body, found.engine.policy),
         sampling_of(body, found.settings),
         body.max_completion_tokens or body.max_tokens,
-        documents or None,
-        body.collection,
+        passages or None,
         body.top_k or found.settings.top_k,
     )
-    answer = await answering.begin(found, who, arrived, partial(answering.prepare, found, who, asked))
+    answer = await answering.begin(found, who, arrived, partial(answering.prepare, found, who, asked, body.collection))
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": found.engine.model_name}
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage), answer.close)
@@ -73,10 +72,9 @@ async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage:
     yield {**chunk({"role": "assistant", "content": ""}), "documents": told.documents(answer.ready)}
     async for text in answer.texts():
         yield chunk({"content": text})
-    usage = told.usage(answer)
-    yield {**chunk({}, answer.generation.finish_reason), **told.about(answer), "usage": usage}
+    yield {**chunk({}, answer.generation.finish_reason), **told.about(answer)}
     if include_usage:
-        yield {**head, "choices": [], "usage": usage}
+        yield {**head, "choices": [], "usage": told.usage(answer)}
 
 
 def policy_of(body: Fields, policy: Policy) -> Policy:

@@ -45,6 +45,7 @@ def search(
 ) -> dict[str, Any]:
     found = serving.collections.retriever(asking, name).retrieve(q, k)
     data = [
-        {"file_id": one.file_id, "title": one.title, "text": one.text, "similarity": one.similarity} for one in found
+        {"file_id": one.metadata["file_id"], "title": one.title, "text": one.text, "similarity": one.similarity}
+        for one in found
     ]
     return {"object": "list", "data": data}

@@ -21,11 +21,12 @@ from hypic_apps.server.parsing import Limits
 from hypic_apps.server.removal import Removal
 from hypic_apps.server.stores import Stores
 from hypic_apps.server.tenants import Tenant
-from hypic_apps.server.turns import Source
 from hypic_apps.server.uploads import Upload
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import BadInput, StoreMismatch
+from hypic_rag.rag import Passage, find_passages
+from hypic_rag.rag.search import checked
 from hypic_rag.retrieval import Embedder, Store
 from hypic_rag.retrieval.readers.document import clean
 
@@ -58,7 +59,7 @@ class Retriever:
     folder: Path
     namespace: str
 
-    def retrieve(self, question: str, top_k: int) -> list[Source]:
+    def retrieve(self, question: str, top_k: int) -> list[Passage]:
         """The nearest chunks, the nearest first; blocks. Raises BadInput for an empty question, ApiError."""
         return self.collections.retrieve(self, question, top_k)
 
@@ -159,18 +160,13 @@ class Collections:
             found = str(_found(db, tenant, name)["id"])
         return Retriever(self, found, self._folder_of(tenant.id, found), tenant.namespace(found))
 
-    def retrieve(self, asked: Retriever, question: str, top_k: int) -> list[Source]:
-        question = clean(question).strip()
-        if not question:
-            raise BadInput("the question is empty: ask something")
-        if top_k < 1:
-            raise BadInput(f"top_k is {top_k}; give 1 or more")
+    def retrieve(self, asked: Retriever, question: str, top_k: int) -> list[Passage]:
+        question = checked(question, top_k)
         if not Stores.exists(asked.folder):
             return []
-        vector = self._embedder.embed_query(question)
         try:
             with self._store(asked.folder) as store:
-                found = store.search(vector, top_k)
+                found = find_passages(store, question, top_k)
         except BadInput:
             if Stores.exists(asked.folder):
                 raise
@@ -178,11 +174,7 @@ class Collections:
         with self._database.reading() as db:
             query = "SELECT id FROM files WHERE collection_id = ? AND status NOT IN ('deleting', 'failed')"
             here = {row["id"] for row in db.execute(query, (asked.id,))}
-        return [
-            Source(one.chunk.title, one.chunk.text, one.similarity, one.metadata["file_id"], one.metadata["filename"])
-            for one in found
-            if one.metadata["file_id"] in here
-        ]
+        return [one for one in found if one.metadata["file_id"] in here]
 
     # files
 

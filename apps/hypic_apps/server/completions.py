@@ -20,6 +20,7 @@ from hypic_apps.server.service import Service, Serving
 from hypic_apps.server.streaming import EventStream, finished
 from hypic_apps.server.tenants import Asking, Tenant
 from hypic_rag.prompt import Prompt
+from hypic_rag.rag import Ready
 
 router = APIRouter(route_class=AnswerRoute)
 
@@ -52,23 +53,22 @@ async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage:
     none_yet = {"usage": None} if include_usage else {}
     async for text in answer.texts():
         yield {**head, "choices": [_choice(text)], **none_yet}
-    usage = told.usage(answer)
     last = _choice("", answer.generation.finish_reason)
-    yield {**head, "choices": [last], "hypic": told.hypic(answer), "usage": usage}
+    yield {**head, "choices": [last], "hypic": told.hypic(answer), **none_yet}
     if include_usage:
-        yield {**head, "choices": [], "usage": usage}
+        yield {**head, "choices": [], "usage": told.usage(answer)}
 
 
 def _choice(text: str, reason: str | None = None) -> dict[str, Any]:
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
 
 
-def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> answering.Ready:
+def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> Ready:
     form, given = found.engine.format, body.prompt
     if isinstance(given, str):
         ids: Sequence[int] = form.encode(given)
     else:  # ids, or a list of one text
         ids = [token for one in given for token in (form.encode(one) if isinstance(one, str) else (one,))]
     prompt, policy = Prompt.build((), (), ids), policy_of(body, found.engine.policy)
-    sampling = answering.fit(found, prompt, policy, sampling_of(body, found.settings), body.max_tokens)
-    return answering.Ready(prompt, sampling, policy, who.namespace())
+    sampling = found.rag.fit(prompt, policy, sampling_of(body, found.settings), body.max_tokens)
+    return Ready(prompt, sampling, policy, who.namespace())

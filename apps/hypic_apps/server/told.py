@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from hypic_apps.server.answering import Answer, Ready
+from hypic_apps.server.answering import Answer
 from hypic_rag.engine import Report, SegmentUse
 from hypic_rag.engine.assemble import cached_seam
 from hypic_rag.prompt import Part
+from hypic_rag.rag import Ready
 
 
 def usage(answer: Answer) -> dict[str, Any]:
@@ -30,10 +31,10 @@ def documents(ready: Ready, uses: tuple[SegmentUse, ...] | None = None) -> list[
         {
             "index": i,
             "title": source.title,
-            "source": source.source,
+            "source": source.metadata.get("filename"),
             "text": source.text,
             "similarity": source.similarity,
-            "file_id": source.file_id,
+            "file_id": source.metadata.get("file_id"),
             "n_tokens": len(ids),
         }
         for i, (source, ids) in enumerate(zip(ready.sources, ready.prompt.documents, strict=True))

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hypic_rag.cache.codec import DEAD_NORM
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.slabs import LayerShapes
 from hypic_rag.config import format_bytes
-from hypic_rag.engine.device import chunked, modules
-from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.device import modules
+from hypic_rag.engine.layers import AttentionLayer, LinearLayer
+from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.passes import prefill_kernels
 from hypic_rag.errors import BadInput
 
 if TYPE_CHECKING:
     from hypic_rag.engine.device.runner import Runner
 
-DEAD_BELOW = 1e-4
-"""Frobenius norm under which a transition is taken as zero, in models of 16 bits: what it would move is beneath their
-rounding, and on a trained hybrid 42% of heads are so after 512 tokens."""
 LIVE_SHARE = 0.75
 """Of the transitions, for how many there is room."""
 FREE_SHARE = 0.8
@@ -51,9 +51,9 @@ def runner_for(model: Any, layout: Layout, memory: int | None, graphs: bool) -> 
     # Its kernels solve in TF32 whatever they are given: good enough for 16 bits, a thousand times off for 32.
     linear = [layer for layer in layout.layers if isinstance(layer, LinearLayer)]
     in_chunks = model.device.type == "cuda" and is_half and all(layer.in_chunks for layer in linear)
-    in_chunks = in_chunks and chunked.is_there()
+    in_chunks = in_chunks and prefill_kernels.is_there()
     prefill_bytes = torch.cuda.mem_get_info(model.device)[0] // PREFILL_SHARE if in_chunks else None
-    return Runner(model, layout, pool, graphs, in_chunks, DEAD_BELOW if is_half else 0.0, prefill_bytes)
+    return Runner(model, layout, pool, graphs, in_chunks, DEAD_NORM if is_half else 0.0, prefill_bytes)
 
 
 def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live_share: float) -> DevicePool:

@@ -10,7 +10,7 @@ from hypic_kernels.pieces import SequenceRows, write_plan
 
 from hypic_rag.engine.assemble import Active
 from hypic_rag.engine.device.bucket import Bucket, Sizes, split_of
-from hypic_rag.engine.plan import Rows, Splice
+from hypic_rag.engine.plan import RunRows, Splice
 from hypic_rag.engine.rotary import Rotary
 from hypic_rag.engine.state import Interior
 
@@ -41,7 +41,7 @@ def _n_runs(active: Active) -> int:
     """Of the recurrence, as ``_runs`` makes them: rows in chunks, of which the last takes the splice behind them."""
     n = rows = 0
     for event in active.events:
-        if isinstance(event, Rows):
+        if isinstance(event, RunRows):
             rows += event.n
         elif isinstance(event, Splice):
             n, rows = n + max(1, -(-rows // CHUNK)), 0
@@ -73,7 +73,7 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
         before = -1 if held.is_fresh else held.slot
         stretch = opened = row
         for event in active.events:
-            if isinstance(event, Rows):
+            if isinstance(event, RunRows):
                 host["reach"][row : row + event.n] = np.arange(row - stretch, row - stretch + event.n)
                 host["back"][row : row + event.n] = before
                 row += event.n
@@ -101,7 +101,7 @@ def fill(bucket: Bucket, batch: Sequence[Active], keep: Sequence[Sequence[int]],
 
 
 def _runs(bucket: Bucket, run: int, start: int, stop: int, interior: Interior | None, compose: int) -> int:
-    """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Returns the next number."""
+    """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Return the next number."""
     host = bucket.host
     spliced = (-1, 0, 0) if interior is None else (interior.slot, interior.n_tokens, compose)
     edges = [*range(start, stop, CHUNK), stop] if stop > start else [start, stop]

@@ -10,14 +10,18 @@ from torch import Tensor
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.engine.assemble import Active
 from hypic_rag.engine.device.bucket import MAX_ROWS, Bucket, Sizes
-from hypic_rag.engine.device.chunked import LongPass
-from hypic_rag.engine.device.context import DevicePass
 from hypic_rag.engine.device.fill import fill, partner, sizes_of
 from hypic_rag.engine.device.patience import patience
-from hypic_rag.engine.layout import AttentionLayer, Layout
-from hypic_rag.engine.plan import Event, Rows
+from hypic_rag.engine.layers import AttentionLayer
+from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.passes.device_assembly import DeviceAssembly
+from hypic_rag.engine.passes.device_isolation import DeviceIsolation
+from hypic_rag.engine.passes.device_long_prompt import DeviceLongPrompt
+from hypic_rag.engine.plan import Event, RunRows
+from hypic_rag.engine.prefill import PrefillPasses
 
 MAX_BUCKETS = 64  # kept ready, each a few MB of graph and arrays
+MAX_PREFILL_ROWS = 16384  # each pass reads the weights, and of a model of experts nearly all of them
 
 
 @dataclass
@@ -25,7 +29,7 @@ class Captured:
     """A bucket, and from its second pass on its graph with the logits (K, vocabulary) that a replay writes."""
 
     bucket: Bucket
-    context: DevicePass
+    context: DeviceAssembly
     graph: torch.cuda.CUDAGraph | None = None
     logits: Tensor | None = None
     n_passes: int = 0
@@ -35,7 +39,7 @@ class Captured:
 class Runner:
     """graphs: whether to capture; without, every pass is launched kernel by kernel, and gives the same bits.
 
-    in_chunks: whether prefill and the first pass of a prompt of many rows go by ``chunked``. dead_below: see
+    in_chunks: whether prefill and the first pass of a prompt of many rows go by the prefill kernels. dead_below: see
     ``DevicePool.put``. prefill_bytes: of entries that a prefill may make in a pass.
     """
 
@@ -57,6 +61,12 @@ class Runner:
             for rotary, dim in zip(self.layout.rotaries, self.rotated_dims, strict=True)
         )
         self.graphs = self.graphs and device.type == "cuda"
+
+    @property
+    def prefill_passes(self) -> PrefillPasses:
+        if not self.in_chunks:
+            return PrefillPasses.in_torch(self.model.device)
+        return PrefillPasses(DeviceIsolation.of, MAX_PREFILL_ROWS, self.prefill_bytes, patience)
 
     def reset(self) -> None:
         """After a pass that did not finish: of the pools and of what is kept for the next passes nothing is left."""
@@ -106,7 +116,7 @@ class Runner:
         assert held is not None
         positions = torch.tensor(active.positions, device=device)
         self.pool.wait()
-        with patience(), self.layout.current.during(LongPass.of(self.pool, held, positions)):
+        with patience(), self.layout.current.during(DeviceLongPrompt.of(self.pool, held, positions)):
             out = self.model(
                 input_ids=torch.tensor([active.ids], device=device),
                 position_ids=positions[None],
@@ -149,7 +159,7 @@ class Runner:
         turns = tuple((*tables, of) for tables, of in zip(bucket.turns, self.partners, strict=True))
         return Captured(
             bucket,
-            DevicePass(
+            DeviceAssembly(
                 self.pool, bucket.linear, bucket.attention, turns, bucket.positions, sizes.attention, sizes.is_spliced
             ),
         )
@@ -191,13 +201,13 @@ def cut(active: Active, max_rows: int) -> list[Active]:
         start, n, events = start + n, 0, []
 
     for event in active.events:
-        if not isinstance(event, Rows):
+        if not isinstance(event, RunRows):
             events.append(event)
             continue
         left = event.n
         while left:
             here = min(left, max_rows - n)
-            events.append(Rows(here))
+            events.append(RunRows(here))
             n, left = n + here, left - here
             if n == max_rows:
                 close()

@@ -3,7 +3,8 @@
 import torch
 
 from hypic_rag.cache.tiers.slabs import LayerShapes
-from hypic_rag.engine.layout import FLOAT32, AttentionLayer, Layer, Layout
+from hypic_rag.engine.layers import FLOAT32, AttentionLayer, Layer
+from hypic_rag.engine.layout import Layout
 
 
 def layer_shapes(layout: Layout, dtype: torch.dtype) -> list[LayerShapes]:
@@ -17,7 +18,7 @@ def _shapes(layer: Layer, dtype: torch.dtype) -> LayerShapes:
     }
     if isinstance(layer, AttentionLayer):
         return LayerShapes(tokens={name: ((H, D), of) for name, ((H, _, D), of) in kept.items()})
-    if layer.family is None or layer.family.transition.name != "dense":
+    if layer.family is None or layer.family.transition.form != "dense":
         return LayerShapes(slots=kept)
     del kept["T"]
     return LayerShapes(slots=kept, matrices=(layer.n_heads, layer.k_dim))

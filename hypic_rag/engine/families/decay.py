@@ -3,10 +3,10 @@
 from torch import Tensor
 
 from hypic_rag.engine.families.chunks import Chunks, Runner, decayed_products, decays_before, gather, log_decays
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
-def run_decay(rows: Rows, index: Tensor) -> Runner:
+def run_decay(rows: RecurrenceInputs, index: Tensor) -> Runner:
     """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
     q, k, v = (gather(t, index) for t in (rows.q, rows.k, rows.v))
     total = log_decays(rows.log_decay, index).cumsum(-2)

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from hypic_rag.engine.families.chunks import Chunks, Runner, decayed_products, gather, log_decays, solve_unit_lower
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
-def run_delta(rows: Rows, index: Tensor) -> Runner:
+def run_delta(rows: RecurrenceInputs, index: Tensor) -> Runner:
     """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
     assert rows.beta is not None
     q, k, v = (gather(t, index) for t in (rows.q, rows.k, rows.v))
@@ -22,3 +22,9 @@ def run_delta(rows: Rows, index: Tensor) -> Runner:
     u, w = (t.contiguous() for t in solved.split((v.shape[-1], k.shape[-1]), dim=-1))
     to_end = (total[..., -1:, :] - total).exp()
     return Runner(Chunks(u, w, q * decay, (k * to_end).mT, scores, decay[..., -1:, :].mT))
+
+
+def l2norm(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """Scale the last axis to length one, in float32, as the delta rules want keys."""
+    x = x.float()
+    return x * (x * x).sum(-1, keepdim=True).add(eps).rsqrt()

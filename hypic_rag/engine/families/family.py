@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.families.transition import Transition
 
 
@@ -31,7 +31,7 @@ class Family:
     name: str
     source: str
     transition: Transition
-    run: Callable[[Rows, Tensor], Running]
-    step: Callable[[Tensor, Rows], tuple[Tensor, Tensor]]
+    run: Callable[[RecurrenceInputs, Tensor], Running]
+    step: Callable[[Tensor, RecurrenceInputs], tuple[Tensor, Tensor]]
     max_chunk: int = 64
     has_kernel: bool = False

@@ -4,12 +4,12 @@ from torch import Tensor
 
 from hypic_rag.engine.families.delta import run_delta
 from hypic_rag.engine.families.family import Family
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.families.step import delta_write, read
 from hypic_rag.engine.families.transition import Dense
 
 
-def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
+def step(S: Tensor, row: RecurrenceInputs) -> tuple[Tensor, Tensor]:
     """log_decay: (H,), beta: (H,)."""
     S = S * row.log_decay.exp()[:, None, None]
     S = delta_write(S, row)

@@ -10,14 +10,14 @@ from torch import Tensor
 from hypic_rag.engine.families.chunks import gather
 from hypic_rag.engine.families.family import Family
 from hypic_rag.engine.families.gla import step
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.families.transition import TimeSteps
 
 
 class Scan:
     """See ``chunks.Runner``. Chunks are gathered as they come: states of all rows at once would not fit."""
 
-    def __init__(self, rows: Rows, index: Tensor):
+    def __init__(self, rows: RecurrenceInputs, index: Tensor):
         self.rows, self.index = rows, index
         self._out = rows.v.new_empty(index.shape[0], rows.q.shape[1], index.shape[1], 1)
 

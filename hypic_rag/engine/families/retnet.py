@@ -4,12 +4,12 @@ from torch import Tensor
 
 from hypic_rag.engine.families.decay import run_decay
 from hypic_rag.engine.families.family import Family
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.families.step import outer, read
 from hypic_rag.engine.families.transition import Length
 
 
-def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
+def step(S: Tensor, row: RecurrenceInputs) -> tuple[Tensor, Tensor]:
     """log_decay: (H,), the same in every row."""
     S = S * row.log_decay.exp()[:, None, None] + outer(row.k, row.v)
     return S, read(S, row.q)

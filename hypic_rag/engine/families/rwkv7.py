@@ -17,19 +17,19 @@ from hypic_rag.engine.families.chunks import (
     solve_unit_lower,
 )
 from hypic_rag.engine.families.family import Family
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.families.step import outer, read
 from hypic_rag.engine.families.transition import Dense
 
 
-def step(S: Tensor, row: Rows) -> tuple[Tensor, Tensor]:
+def step(S: Tensor, row: RecurrenceInputs) -> tuple[Tensor, Tensor]:
     """log_decay, a, b: (H, K)."""
     assert row.a is not None and row.b is not None
     S = S * row.log_decay.exp()[..., None] + outer(row.b, read(S, row.a)) + outer(row.k, row.v)
     return S, read(S, row.q)
 
 
-def run(rows: Rows, index: Tensor) -> Runner:
+def run(rows: RecurrenceInputs, index: Tensor) -> Runner:
     """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
     assert rows.a is not None and rows.b is not None
     q, k, v, a, b = (gather(t, index) for t in (rows.q, rows.k, rows.v, rows.a, rows.b))

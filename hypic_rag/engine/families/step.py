@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hypic_rag.engine.families.family import Family
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
 def read(S: Tensor, q: Tensor) -> Tensor:
@@ -20,13 +20,13 @@ def outer(k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("hk,hv->hkv", k, v)
 
 
-def delta_write(S: Tensor, row: Rows) -> Tensor:
+def delta_write(S: Tensor, row: RecurrenceInputs) -> Tensor:
     """Replace what S predicts for k by v, with strength beta (Widrow and Hoff's rule)."""
     assert row.beta is not None
     return S + outer(row.k * row.beta[:, None], row.v - read(S, row.k))
 
 
-def run_tokens(family: Family, rows: Rows, S: Tensor) -> tuple[Tensor, Tensor]:
+def run_tokens(family: Family, rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
     """All rows, one by one, from S (H, K, V), which is not modified. Returns (N, H, V) and the last state."""
     outputs = []
     for t in range(len(rows.q)):

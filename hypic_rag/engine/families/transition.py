@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hypic_rag.engine.families.rows import Rows
+from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
 class Sizes(Protocol):
@@ -31,11 +31,15 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Transition(Protocol):
+    """name: in words. form: how ``hypic_kernels.scan`` names it. tensor: what an entry keeps for it, "" for nothing."""
+
     name: str
+    form: str
+    tensor: str
 
     def shapes(self, sizes: Sizes) -> Shapes: ...
 
-    def keep(self, rows: Rows) -> Kept: ...
+    def keep(self, rows: RecurrenceInputs) -> Kept: ...
 
     def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
         """R, S: (H, K, V) float32, not modified. Returns a new one."""
@@ -45,12 +49,12 @@ class Transition(Protocol):
 class Dense:
     """T: (H, K, K). It is run along with the rows, as K more value columns that start from the identity."""
 
-    name = "dense"
+    name, form, tensor = "dense", "dense", "T"
 
     def shapes(self, sizes: Sizes) -> Shapes:
         return {"T": (sizes.n_heads, sizes.k_dim, sizes.k_dim)}
 
-    def keep(self, rows: Rows) -> Kept:
+    def keep(self, rows: RecurrenceInputs) -> Kept:
         return {}
 
     def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
@@ -60,12 +64,12 @@ class Dense:
 class Diagonal:
     """log_T: (H, K), the sum of the rows' log decays."""
 
-    name = "diagonal"
+    name, form, tensor = "diagonal", "diagonal", "log_T"
 
     def shapes(self, sizes: Sizes) -> Shapes:
         return {"log_T": (sizes.n_heads, sizes.k_dim)}
 
-    def keep(self, rows: Rows) -> Kept:
+    def keep(self, rows: RecurrenceInputs) -> Kept:
         return {"log_T": rows.log_decay.sum(0)}
 
     def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
@@ -75,12 +79,12 @@ class Diagonal:
 class Scalar:
     """log_T: (H,), the sum of the rows' log decays."""
 
-    name = "scalar"
+    name, form, tensor = "scalar", "scalar", "log_T"
 
     def shapes(self, sizes: Sizes) -> Shapes:
         return {"log_T": (sizes.n_heads,)}
 
-    def keep(self, rows: Rows) -> Kept:
+    def keep(self, rows: RecurrenceInputs) -> Kept:
         return {"log_T": rows.log_decay.sum(0)}
 
     def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
@@ -90,12 +94,12 @@ class Scalar:
 class Length:
     """Nothing is kept: every token decays alike, by ``sizes.rates``, and the length is known."""
 
-    name = "scalar, from the length"
+    name, form, tensor = "scalar, from the length", "length", ""
 
     def shapes(self, sizes: Sizes) -> Shapes:
         return {}
 
-    def keep(self, rows: Rows) -> Kept:
+    def keep(self, rows: RecurrenceInputs) -> Kept:
         return {}
 
     def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
@@ -107,12 +111,12 @@ class Length:
 class TimeSteps:
     """dt: (H,), the sum of the rows' time steps; each state channel decays by its own rate in ``sizes.rates``."""
 
-    name = "diagonal, from the sum of dt"
+    name, form, tensor = "diagonal, from the sum of dt", "steps", "dt"
 
     def shapes(self, sizes: Sizes) -> Shapes:
         return {"dt": (sizes.n_heads,)}
 
-    def keep(self, rows: Rows) -> Kept:
+    def keep(self, rows: RecurrenceInputs) -> Kept:
         assert rows.dt is not None
         return {"dt": rows.dt.sum(0)}
 

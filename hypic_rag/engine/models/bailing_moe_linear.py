@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypic_rag.engine.attention import Scoring, Seat, attend
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.families import lightning
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import AttentionLayer, Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import AttentionLayer, LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.bailing_hybrid import RotatedLatentAttention
 from hypic_rag.engine.models.mixer import Mixer
+from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.rotary import Rotary
 
 MODEL_TYPES = ("bailing_moe_linear", "bailing_moe_v2_5")
@@ -36,7 +38,8 @@ class Lightning(Mixer):
         q, k, v = (t.float() for t in projected(m, x, position_embeddings))
         assert self.layer.rates is not None
         log_decay = self.layer.rates.to(x.device).expand(len(x), -1)
-        out = m.g_norm(self.recurred(Rows(q * m.head_dim**-0.5, k, v, log_decay)).to(x.dtype).flatten(1))
+        read = self.recurrent_scan(RecurrenceInputs(q * m.head_dim**-0.5, k, v, log_decay))
+        out = m.g_norm(read.to(x.dtype).flatten(1))
         return m.dense(out * m.g_proj(x).sigmoid())[None], None, None
 
 
@@ -47,12 +50,12 @@ class GroupedQueryAttention(nn.Module):
         super().__init__()
         self.original = original
         layer = AttentionLayer(original.num_key_value_heads, original.head_dim, original.head_dim, rotary)
-        self.seat = Seat.take(layer, layout)
+        self.handle = AttentionHandle.take(layer, layout)
 
     def forward(self, hidden_states: Tensor, *_: Any, position_embeddings: Angles | None = None, **__: Any) -> Any:
         m, x = self.original, hidden_states[0]
         q, k, v = (t.transpose(0, 1) for t in projected(m, x, position_embeddings))
-        out = attend(self.seat, q, k, v, Scoring(m.head_dim**-0.5))
+        out = self.handle.attend(q, k, v, AttentionParams(m.head_dim**-0.5))
         return m.dense(out.transpose(0, 1).flatten(1))[None], None, None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mamba2_mixer import Mamba2
 
@@ -26,4 +26,4 @@ def prepare(model: Any, layout: Layout) -> None:
     rotary = layout.rotation(model.model.rotary_emb, config)
     for layer in model.model.layers:
         layer.mamba = ScaledMamba2(layer.mamba, layout)
-        Seat.give(layer.self_attn, config, layout, rotary)
+        AttentionHandle.give(layer.self_attn, config, layout, rotary)

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.engine.families import gla, retnet
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
 from hypic_rag.engine.models.fla_mixer import FlaMixer
 
@@ -35,7 +36,7 @@ class Retention(FlaMixer):
         q, k = rotary.turn(q, cos, sin), rotary.turn(k, cos, sin)
         k, v = (t.repeat_interleave(m.num_kv_groups, dim=1) for t in (k, v))
         log_decay = rates.to(x.device).expand(len(x), -1)
-        out = self.recurred(Rows(q * m.head_k_dim**-0.5, k, v.float(), log_decay)).to(x.dtype)
+        out = self.recurrent_scan(RecurrenceInputs(q * m.head_k_dim**-0.5, k, v.float(), log_decay)).to(x.dtype)
         return m.o_proj(gated(m, out, x))  # type: ignore[no-any-return]
 
 
@@ -52,8 +53,8 @@ class GatedLinearAttention(FlaMixer):
         if m.feature_map_fn is not None:
             q, k = m.feature_map_fn(q), m.feature_map_fn(k)
         k, v, log_decay = (t.repeat_interleave(m.num_kv_groups, dim=1) for t in (k, v, log_decay))
-        rows = Rows(q.float() * m.head_k_dim**-0.5, k.float(), v.float(), log_decay)
-        return m.o_proj(gated(m, self.recurred(rows).to(x.dtype), x))  # type: ignore[no-any-return]
+        rows = RecurrenceInputs(q.float() * m.head_k_dim**-0.5, k.float(), v.float(), log_decay)
+        return m.o_proj(gated(m, self.recurrent_scan(rows).to(x.dtype), x))  # type: ignore[no-any-return]
 
 
 def gated(m: Any, out: Tensor, x: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.engine.families import deltanet, gdn, kda
+from hypic_rag.engine.families.delta import l2norm
 from hypic_rag.engine.families.family import Family
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
 from hypic_rag.engine.models.fla_mixer import FlaMixer
-from hypic_rag.engine.models.mixer import unit_length
 
 MODEL_TYPES = ("delta_net", "gated_deltanet", "kda")
 REGISTERED_BY = fla_mixer.PACKAGE
@@ -36,14 +37,14 @@ class DeltaRule(FlaMixer):
     def mix(self, m: Any, x: Tensor) -> Tensor:
         q, k, v = self.qkv(m, x)
         q, k = (self.normalized(m, t).repeat_interleave(v.shape[1] // t.shape[1], dim=1) for t in (q, k))
-        rows = Rows(q * m.head_k_dim**-0.5, k, v.float(), self.log_decay(m, x), self.beta(m, x))
-        out = self.recurred(rows).to(x.dtype)
+        rows = RecurrenceInputs(q * m.head_k_dim**-0.5, k, v.float(), self.log_decay(m, x), self.beta(m, x))
+        out = self.recurrent_scan(rows).to(x.dtype)
         out = m.o_norm(out, m.g_proj(x).view_as(out)) if hasattr(m, "g_proj") else m.o_norm(out)
         return m.o_proj(out.flatten(1))  # type: ignore[no-any-return]
 
     def normalized(self, m: Any, x: Tensor) -> Tensor:
         """A query or key, (N, H, K) float32."""
-        return unit_length(x)
+        return l2norm(x)
 
     def beta(self, m: Any, x: Tensor) -> Tensor:
         """(N, H); up to two where negative eigenvalues are allowed."""
@@ -71,7 +72,7 @@ class DeltaNet(DeltaRule):
             x = x.relu()
         elif m.qk_activation == "elu":
             x = F.elu(x) + 1
-        return unit_length(x) if m.qk_norm == "l2" else F.normalize(x, p=1, dim=-1, eps=1e-6)
+        return l2norm(x) if m.qk_norm == "l2" else F.normalize(x, p=1, dim=-1, eps=1e-6)
 
     def beta(self, m: Any, x: Tensor) -> Tensor:
         if m.use_beta:

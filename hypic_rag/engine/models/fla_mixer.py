@@ -7,9 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypic_rag.engine.attention import Scoring, Seat, attend
-from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.layers import AttentionLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
+from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.rotary import Rotary
 
 PACKAGE = "flash-linear-attention"
@@ -41,7 +43,7 @@ class FlaMixer(Mixer):
             convs = m.q_conv1d, m.k_conv1d, m.v_conv1d
             weight = torch.cat([conv.weight for conv in convs])
             bias = None if convs[0].bias is None else torch.cat([conv.bias for conv in convs])
-            convolved = self.convolved(torch.cat(projected, dim=-1), weight, bias, silu=at_once)
+            convolved = self.causal_conv1d(torch.cat(projected, dim=-1), weight, bias, silu=at_once)
             projected = torch.split(convolved, [t.shape[-1] for t in projected], dim=-1)
         q, k, v = (F.silu(t) if silu and not at_once else t for t, silu in zip(projected, activated, strict=True))
         n = len(x)
@@ -57,7 +59,7 @@ class FullAttention(nn.Module):
         self.rotary = rotation(original.rotary, layout)
         heads, dim = original.num_kv_heads, original.head_dim
         layer = AttentionLayer(heads, dim, dim, self.rotary, original.window_size)
-        self.seat = Seat.take(layer, layout)
+        self.handle = AttentionHandle.take(layer, layout)
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None, None]:
         """hidden_states: (1, N, hidden)."""
@@ -65,9 +67,9 @@ class FullAttention(nn.Module):
         q, k, v = (project(x).unflatten(-1, (-1, m.head_dim)) for project in (m.q_proj, m.k_proj, m.v_proj))
         if m.qk_norm:
             q, k = m.q_norm(q), m.k_norm(k)
-        cos, sin = self.rotary.at(self.seat.current.context.positions)
+        cos, sin = self.rotary.at(self.handle.current.running.positions)
         q, k = (self.rotary.turn(t.transpose(0, 1), cos, sin).to(x.dtype) for t in (q, k))
-        out = attend(self.seat, q, k, v.transpose(0, 1), Scoring(m.head_dim**-0.5))
+        out = self.handle.attend(q, k, v.transpose(0, 1), AttentionParams(m.head_dim**-0.5))
         return m.o_proj(out.transpose(0, 1).flatten(1))[None], None, None
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from hypic_rag.engine.families import rwkv6
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
 from hypic_rag.engine.models.mixer import Mixer
 
@@ -22,13 +23,13 @@ class TimeMix(Mixer):
         return LinearLayer(rwkv6.FAMILY, m.num_heads, m.head_k_dim, m.head_v_dim, channels=m.hidden_size, kernel=2)
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
-        delta = self.shifted(x) - x
+        delta = self.token_shift(x) - x
         r, w, k, v, g = (
             project(x, mu, delta)
             for project, mu in zip((m.r_proj, m.w_proj, m.k_proj, m.v_proj, m.g_proj), shares(m, x, delta), strict=True)
         )
         r, w, k, v = (t.unflatten(-1, (m.num_heads, -1)).float() for t in (r, w, k, v))
-        out = self.recurred(Rows(r, k, v, -w.exp(), bonus=m.bonus.float())).to(x.dtype)
+        out = self.recurrent_scan(RecurrenceInputs(r, k, v, -w.exp(), bonus=m.bonus.float())).to(x.dtype)
         return m.o_proj(m.g_norm(out.flatten(1)) * m.gate_fn(g))  # type: ignore[no-any-return]
 
 
@@ -49,7 +50,7 @@ class ChannelMix(Mixer):
         return LinearLayer(None, channels=m.hidden_size, kernel=2)
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
-        delta = self.shifted(x) - x
+        delta = self.token_shift(x) - x
         value = m.value(m.act_fn(m.key(x, delta)))
         return m.receptance(x, delta).sigmoid() * value  # type: ignore[no-any-return]
 

@@ -7,10 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.engine.families import rwkv7
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.delta import l2norm
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
-from hypic_rag.engine.models.mixer import Mixer, unit_length
+from hypic_rag.engine.models.mixer import Mixer
 from hypic_rag.errors import UnsupportedModel
 
 MODEL_TYPES = ("rwkv7",)
@@ -29,7 +31,7 @@ class TimeMix(Mixer):
     ) -> tuple[Tensor, None, None, Tensor]:
         """hidden_states: (1, N, hidden); v_first: (1, N, H * V), not looked at by the first layer."""
         m, x = self.original, hidden_states[0]
-        delta = self.shifted(x) - x
+        delta = self.token_shift(x) - x
         r, w, k, v, a, g = (x + delta * share[0, 0] for share in (m.x_r, m.x_w, m.x_k, m.x_v, m.x_a, m.x_g))
         r, k, value = m.r_proj(r), m.k_proj(k), m.v_proj(v)
         log_decay = FASTEST * m.w_lora(w).float().sigmoid()
@@ -40,10 +42,10 @@ class TimeMix(Mixer):
             value = torch.lerp(value, v_first[0], m.v_lora(v).sigmoid())
         rate = m.a_lora(a).sigmoid()
         removed = self.heads(k * m.k_k)
-        removed = unit_length(removed) if m.fuse_norm else F.normalize(removed, dim=-1)
+        removed = l2norm(removed) if m.fuse_norm else F.normalize(removed, dim=-1)
         k = k + k * (rate - 1) * m.k_a
         r, k, value, log_decay, rate = (self.heads(t) for t in (r, k, value, log_decay, rate))
-        out = self.recurred(Rows(r, k, value, log_decay, a=-removed, b=removed * rate)).to(x.dtype)
+        out = self.recurrent_scan(RecurrenceInputs(r, k, value, log_decay, a=-removed, b=removed * rate)).to(x.dtype)
         out = m.g_norm(out.flatten(1)) + ((r * k * m.r_k).sum(-1, keepdim=True) * value).flatten(1)
         return m.o_proj((out * m.g_lora(g)).to(x.dtype))[None], None, None, v_first
 
@@ -61,7 +63,7 @@ class ChannelMix(Mixer):
         return LinearLayer(None, channels=m.hidden_size, kernel=2)
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
-        return m.value(m.act_fn(m.key(x + (self.shifted(x) - x) * m.x_k)))  # type: ignore[no-any-return]
+        return m.value(m.act_fn(m.key(x + (self.token_shift(x) - x) * m.x_k)))  # type: ignore[no-any-return]
 
 
 def prepare(model: Any, layout: Layout) -> None:

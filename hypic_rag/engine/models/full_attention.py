@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.layout import Layout
 from hypic_rag.errors import UnsupportedModel
 
@@ -40,7 +40,7 @@ def prepare(model: Any, layout: Layout) -> None:
         m = layer.self_attn
         rotary = rotaries[kind] if getattr(m, "use_rope", True) else None
         window = declared(config, "sliding_window") if kind != "full_attention" else None
-        Seat.give(m, config, layout, rotary, window)
+        AttentionHandle.give(m, config, layout, rotary, window)
 
 
 def declared(config: Any, name: str) -> Any:

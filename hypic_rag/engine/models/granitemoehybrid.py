@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mamba2_mixer import Mamba2
 
@@ -16,4 +16,4 @@ def prepare(model: Any, layout: Layout) -> None:
         if layer.mamba is not None:
             layer.mamba = Mamba2(layer.mamba, layout)
         else:
-            Seat.give(layer.self_attn, config, layout, rotary)
+            AttentionHandle.give(layer.self_attn, config, layout, rotary)

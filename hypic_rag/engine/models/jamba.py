@@ -5,10 +5,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.families import mamba1
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 MODEL_TYPES = ("jamba",)
@@ -28,7 +29,7 @@ class Mamba1(Mixer):
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
         conv_in, gate = m.in_proj(x).chunk(2, dim=-1)
-        conv_out = self.convolved(conv_in, m.conv1d.weight, m.conv1d.bias)
+        conv_out = self.causal_conv1d(conv_in, m.conv1d.weight, m.conv1d.bias)
         dt, B, C = m.x_proj(conv_out).split((m.time_step_rank, m.ssm_state_size, m.ssm_state_size), dim=-1)
         dt, B, C = self.normed(m, dt, B, C)
         out = self.read_states(m, conv_out.float(), F.softplus(m.dt_proj(dt).float()), B.float(), C.float())
@@ -41,7 +42,7 @@ class Mamba1(Mixer):
     def read_states(self, m: Any, x: Tensor, dt: Tensor, B: Tensor, C: Tensor) -> Tensor:
         """x, dt: (N, channels), each a head with one value; B, C: (N, K). Returns (N, channels), with ``D x``."""
         log_decay = -m.A_log.float().exp() * dt[..., None]
-        out = self.recurred(Rows(C[:, None], B[:, None], (dt * x)[..., None], log_decay, dt=dt))
+        out = self.recurrent_scan(RecurrenceInputs(C[:, None], B[:, None], (dt * x)[..., None], log_decay, dt=dt))
         skip: Tensor = m.D.float() * x
         return out.squeeze(-1) + skip
 
@@ -52,4 +53,4 @@ def prepare(model: Any, layout: Layout) -> None:
         if hasattr(layer, "mamba"):
             layer.mamba = Mamba1(layer.mamba, layout)
         else:
-            Seat.give(layer.self_attn, config, layout)
+            AttentionHandle.give(layer.self_attn, config, layout)

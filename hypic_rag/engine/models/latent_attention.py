@@ -5,8 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypic_rag.engine.attention import Scoring, Seat, attend
-from hypic_rag.engine.layout import AttentionLayer, Layout
+from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.layers import AttentionLayer
+from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.rotary import Rotary
 
 
@@ -24,7 +26,7 @@ class LatentAttention(nn.Module):
         self.original = original
         rank = original.kv_lora_rank
         layer = AttentionLayer(1, rank + original.qk_rope_head_dim, rank, rotary, latent=True)
-        self.seat = Seat.take(layer, layout)
+        self.handle = AttentionHandle.take(layer, layout)
 
     def forward(
         self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor] | None = None, **_: Any
@@ -40,7 +42,7 @@ class LatentAttention(nn.Module):
         to_key, to_value = halves(m)
         q = torch.cat((q_nope @ to_key, q_rot), dim=-1)
         k = torch.cat((m.kv_a_layernorm(latent), k_rot), dim=-1)
-        read = attend(self.seat, q, k, k[..., : m.kv_lora_rank], Scoring(m.scaling))
+        read = self.handle.attend(q, k, k[..., : m.kv_lora_rank], AttentionParams(m.scaling))
         out = self.gated(m, x, (read @ to_value.mT).transpose(0, 1))
         return m.o_proj(out.flatten(1))[None], None
 

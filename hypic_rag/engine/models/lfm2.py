@@ -4,8 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hypic_rag.engine.attention import Seat
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 MODEL_TYPES = ("lfm2", "lfm2_moe", "lfm3")
@@ -17,7 +18,7 @@ class ShortConvolution(Mixer):
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
         B, C, x = m.in_proj(x).chunk(3, dim=-1)
-        return m.out_proj(C * self.convolved(B * x, m.conv.weight, m.conv.bias, silu=False))  # type: ignore[no-any-return]
+        return m.out_proj(C * self.causal_conv1d(B * x, m.conv.weight, m.conv.bias, silu=False))  # type: ignore[no-any-return]
 
 
 def prepare(model: Any, layout: Layout) -> None:
@@ -30,4 +31,4 @@ def prepare(model: Any, layout: Layout) -> None:
             layer.conv = ShortConvolution(layer.conv, layout)
         else:
             window = config.sliding_window if kind == "sliding_attention" else None
-            Seat.give(layer.self_attn, config, layout, rotaries[kind], window)
+            AttentionHandle.give(layer.self_attn, config, layout, rotaries[kind], window)

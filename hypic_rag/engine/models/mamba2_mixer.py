@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.engine.families import mamba2
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 
@@ -27,7 +28,7 @@ class Mamba2(Mixer):
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
         gate, conv_in, dt = self.project(m, x).split((m.intermediate_size, m.conv_dim, m.num_heads), dim=-1)
-        out = self.read_states(m, self.convolved(conv_in, m.conv1d.weight, m.conv1d.bias), dt)
+        out = self.read_states(m, self.causal_conv1d(conv_in, m.conv1d.weight, m.conv1d.bias), dt)
         return m.out_proj(self.gated(m, out, gate).to(x.dtype))  # type: ignore[no-any-return]
 
     def project(self, m: Any, x: Tensor) -> Tensor:
@@ -46,6 +47,6 @@ class Mamba2(Mixer):
         B, C = (t.view(len(x), m.n_groups, -1) for t in (B, C))
         dt = torch.clamp(F.softplus(dt.float() + m.dt_bias.float()), *m.time_step_limit)
         log_decay = -m.A_log.float().exp() * dt
-        out = self.recurred(Rows(C, B, x * dt[..., None], log_decay))
+        out = self.recurrent_scan(RecurrenceInputs(C, B, x * dt[..., None], log_decay))
         skip: Tensor = m.D.float()[:, None] * x
         return (out + skip).flatten(1).to(conv_out.dtype)

@@ -4,10 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
-from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.families import lightning
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 MODEL_TYPES = ("minimax",)
@@ -26,7 +27,7 @@ class Lightning(Mixer):
         q, k, v = qkv.float().split(m.head_dim, dim=-1)
         assert self.layer.rates is not None
         log_decay = self.layer.rates.expand(len(x), -1)
-        out = m.norm(self.recurred(Rows(q, k, v, log_decay)).to(x.dtype).flatten(1))
+        out = m.norm(self.recurrent_scan(RecurrenceInputs(q, k, v, log_decay)).to(x.dtype).flatten(1))
         return m.out_proj(m.output_gate(x).sigmoid() * out)  # type: ignore[no-any-return]
 
 
@@ -37,4 +38,4 @@ def prepare(model: Any, layout: Layout) -> None:
         if layer.block_type == "linear_attention":
             layer.self_attn = Lightning(layer.self_attn, layout)
         else:
-            Seat.give(layer.self_attn, config, layout, rotary, config.sliding_window)
+            AttentionHandle.give(layer.self_attn, config, layout, rotary, config.sliding_window)

@@ -1,25 +1,21 @@
 """What stands in for a Hugging Face mixer: the same weights, and our ways of reading other rows."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
-from hypic_rag.engine import linear
-from hypic_rag.engine.context import Assembly, Context, Isolation
-from hypic_rag.engine.families.rows import Rows
-from hypic_rag.engine.layout import Layout, LinearLayer
+from hypic_rag.engine.families.inputs import RecurrenceInputs
+from hypic_rag.engine.layers import LinearLayer
+from hypic_rag.engine.layout import Layout
 from hypic_rag.errors import UnsupportedModel
-
-if TYPE_CHECKING:
-    from hypic_rag.engine.context import OnDevice
-    from hypic_rag.engine.device.context import DevicePass
 
 
 class Mixer(nn.Module):
     """Takes the place of ``original``, whose weights it reads; a model's file says ``sizes`` and ``mix``.
 
-    ``mix`` reads like the original's forward, over rows (N, hidden) without padding, with ``convolved``, ``shifted``
-    and ``recurred`` where the original reads other tokens. ``returns``: how many values the original returns, the
+    ``mix`` reads like the original's forward, over rows (N, hidden) without padding, with ``causal_conv1d``,
+    ``token_shift``, ``recurrent_scan`` or ``gated_delta_rule`` where the original reads other tokens: the verbs of the
+    pass that runs (``passes.base``). ``returns``: how many values the original returns, the
     output first.
     """
 
@@ -54,42 +50,21 @@ class Mixer(nn.Module):
     @property
     def positions(self) -> Tensor:
         """(N,) int64, of the rows: global, or local in an isolated prefill."""
-        return self.current.context.positions
+        return self.current.running.positions
 
-    @property
-    def on_device(self) -> "OnDevice | None":
-        """The pass, where it runs on a device's kernels and pools."""
-        context = self.current.context
-        return None if isinstance(context, Assembly | Isolation) else context
-
-    @property
-    def _context(self) -> "Context | DevicePass":
-        """Passes on a device of other kinds run mixers that do not ask (``LinearLayer.in_chunks``)."""
-        return cast("Context | DevicePass", self.current.context)
-
-    def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = True) -> Tensor:
+    def causal_conv1d(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = True) -> Tensor:
         """The causal convolution, SiLU of it unless told. x: (N, C); weight: (C, k) or (C, 1, k)."""
         taps = weight.squeeze(1) if weight.dim() == 3 else weight
-        context = self._context
-        if not isinstance(context, Assembly | Isolation):
-            return context.convolved(self.slot, x, taps, bias, silu)
-        return linear.convolved(context, self.slot, self.layer, x, taps, bias, silu)
+        return self.current.running.causal_conv1d(self.slot, self.layer, x, taps, bias, silu)
 
-    def shifted(self, x: Tensor) -> Tensor:
+    def token_shift(self, x: Tensor) -> Tensor:
         """The row before each row. x: (N, C)."""
-        context = self._context
-        assert isinstance(context, Assembly | Isolation)  # no kernel does it
-        return linear.shifted(context, self.slot, self.layer, x)
+        return self.current.running.token_shift(self.slot, self.layer, x)
 
-    def recurred(self, rows: Rows) -> Tensor:
+    def recurrent_scan(self, inputs: RecurrenceInputs) -> Tensor:
         """What the rows read of the state: (N, H, V) float32. Heads of q and k may serve several of v."""
-        context = self._context
-        if not isinstance(context, Assembly | Isolation):
-            return context.recurred(self.slot, self.layer, rows)
-        return linear.recurred(context, self.slot, self.layer, rows.widened())
+        return self.current.running.recurrent_scan(self.slot, self.layer, inputs)
 
-
-def unit_length(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """The last axis at length one, in float32, as the delta rules want keys."""
-    x = x.float()
-    return x * (x * x).sum(-1, keepdim=True).add(eps).rsqrt()
+    def gated_delta_rule(self, m: Any, qkv: Tensor, a: Tensor, b: Tensor, beta_scale: float) -> Tensor:
+        """Gated DeltaNet from its projections to what the rows read; see ``passes.base.Pass``."""
+        return self.current.running.gated_delta_rule(self.slot, self.layer, m, qkv, a, b, beta_scale)

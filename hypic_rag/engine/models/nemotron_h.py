@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mamba2_mixer import Mamba2
 
@@ -16,4 +16,4 @@ def prepare(model: Any, layout: Layout) -> None:
         if layer.block_type == "linear_attention":
             layer.mixer = Mamba2(m, layout)
         elif layer.block_type == "full_attention":
-            Seat.give(m, config, layout)
+            AttentionHandle.give(m, config, layout)

@@ -17,7 +17,7 @@ class WritesUpToTwo(GatedDeltaNet):
         qkv = torch.cat((m.q_proj(x), m.k_proj(x), m.v_proj(x)), dim=-1)
         return Projected(qkv, m.g_proj(x), m.b_proj(x), m.a_proj(x))
 
-    def max_strength(self, m: Any) -> float:
+    def beta_scale(self, m: Any) -> float:
         return 2.0 if m.allow_neg_eigval else 1.0
 
     def output(self, m: Any, out: Tensor, z: Tensor, n: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypic_rag.engine.attention import Seat
+from hypic_rag.engine.attention import AttentionHandle
 from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mamba2_mixer import Mamba2
 
@@ -16,6 +16,6 @@ def prepare(model: Any, layout: Layout) -> None:
     for layer in model.model.layers:
         if hasattr(layer, "shared_transformer"):
             # Each layer has a block of its own; only the weights are tied.
-            Seat.give(layer.shared_transformer.self_attn, config, layout, rotary)
+            AttentionHandle.give(layer.shared_transformer.self_attn, config, layout, rotary)
             layer = layer.mamba_decoder
         layer.mamba = Mamba2(layer.mamba, layout)

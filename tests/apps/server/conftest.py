@@ -9,10 +9,10 @@ import openai
 import pytest
 from hypic_apps.server.loop import EngineLoop
 from hypic_apps.server.service import Service
-from hypic_apps.server.turns import Turns
 
 from hypic_rag import SegmentEngine
 from hypic_rag.config import Settings
+from hypic_rag.rag.turns import Turns
 from hypic_rag.retrieval import Embedder
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "engine"))  # tiny
@@ -47,7 +47,7 @@ def shared(tiny_engine: SegmentEngine, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def server(shared: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """One for all tests, each of which finds it without former turns, and leaves it idle."""
-    monkeypatch.setattr(shared.service, "turns", Turns())
+    monkeypatch.setattr(shared.service.rag, "turns", Turns())
     monkeypatch.setattr(shared.service, "collections", shared.service.collections)  # which a test may replace
     yield shared
     assert shared.idle()

@@ -252,9 +252,7 @@ async def stream(fake: Fake, body: dict[str, Any], trouble: str | None) -> Async
                 yield "data: {not json\n\n"
             yield event({"content": word if i == 0 else f" {word}"})
             await asyncio.sleep(fake.token_seconds)
-        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        yield event({}, finish_reason="stop", documents=documents(is_full, True), hypic=figures(is_full, n_turns),
-                    usage=usage)  # fmt: skip
+        yield event({}, finish_reason="stop", documents=documents(is_full, True), hypic=figures(is_full, n_turns))
         yield "data: [DONE]\n\n"
         is_whole = True
     finally:

@@ -76,8 +76,25 @@ def test_streamed_text_is_the_whole_text(client: openai.OpenAI) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole.choices[0].message.content
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["length"]
     assert last.documents[0]["tier"] and last.hypic["segments"]
-    assert not usage.choices and usage.usage == last.usage
-    assert whole.usage and usage.usage.completion_tokens == whole.usage.completion_tokens
+    assert not usage.choices and usage.usage == whole.usage
+
+
+@pytest.mark.parametrize("include_usage", [None, False, True])
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+def test_a_stream_gives_usage_once_and_only_where_it_is_asked_for(
+    server: Running, route: str, include_usage: bool | None
+) -> None:
+    options = {} if include_usage is None else {"stream_options": {"include_usage": include_usage}}
+    prompt = {"messages": [{"role": "user", "content": "Hi"}]} if route.startswith("chat") else {"prompt": "Hi"}
+    body = {**prompt, "max_tokens": 3, "stream": True, **options}
+    lines = httpx.post(f"{server.url}/v1/{route}", json=body).text.split("\n\n")
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    if not include_usage:
+        assert not any("usage" in chunk for chunk in chunks)
+        return
+    *others, last = chunks
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 3
+    assert all(chunk["choices"] and chunk["usage"] is None for chunk in others)
 
 
 def test_many_at_once_with_the_asynchronous_client(server: Running) -> None:

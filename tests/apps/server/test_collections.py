@@ -91,7 +91,7 @@ def test_an_answer_uses_the_segments_of_the_namespace(api: Api, service: Service
     found = service.collections.retriever(api.tenant, "notes")
     assert found.namespace == api.namespace()
     sources = found.retrieve("harbour", 2)
-    assert [source.source for source in sources] == ["harbour.txt"] * 2
+    assert [one.metadata["filename"] for one in sources] == ["harbour.txt"] * 2
 
     engine = service.engine.within(found.namespace)
     prompt = engine.format.prompt("What?", [(source.title, source.text) for source in sources])

@@ -72,7 +72,7 @@ def test_past_its_time_while_its_prompt_is_made(
     """The thread that makes it goes on, and queues it for nobody: what it queued is dropped."""
     prepare, finish, made = answering.prepare, threading.Event(), threading.Event()
 
-    def slowly(*given: Any) -> answering.Ready:
+    def slowly(*given: Any) -> Any:
         finish.wait(10)
         made.set()
         return prepare(*given)

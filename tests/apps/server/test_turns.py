@@ -8,11 +8,10 @@ import tiny
 from hypic_apps.server.errors import ApiError
 from hypic_apps.server.service import Service
 from hypic_apps.server.tenants import Tenant
-from hypic_apps.server.turns import Message, Setting, Source, Turn, Turns
 from tiny_server import Running, running, turns
 
-from hypic_rag.engine import Policy
-from hypic_rag.prompt import Prompt
+from hypic_rag.rag import Passage
+from hypic_rag.rag.turns import Turns
 
 DOCUMENTS = [
     {"title": "Lighthouse", "text": "The lighthouse of Porto Vells was built in 1871 by Ada Marrow. It has 212 steps."},
@@ -37,10 +36,11 @@ class Shelf:
             raise ApiError(404, f"there is no collection {name}", code="collection_not_found")
         return self
 
-    def retrieve(self, question: str, top_k: int) -> Sequence[Source]:
+    def retrieve(self, question: str, top_k: int) -> Sequence[Passage]:
         self.asked.append(question)
         texts: list[str] = next((texts for word, texts in POOL.items() if word in question), [])
-        return [Source("", text, 0.5 - i / 10, "file-1", "a.txt") for i, text in enumerate(texts[:top_k])]
+        of = {"file_id": "file-1", "filename": "a.txt"}
+        return [Passage("", text, 0.5 - i / 10, metadata=of) for i, text in enumerate(texts[:top_k])]
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ def text_of(answer: Any) -> str:
 
 
 def forget_all(server: Running) -> None:
-    server.service.turns = Turns()
+    server.service.rag.turns = Turns()
     while server.engine.conversations.drop():
         pass
 
@@ -162,8 +162,8 @@ def test_found_documents_without_room_are_left_out_and_given_ones_are_not(make_s
     long = ["one " * 60, "two " * 60, "three " * 60]
 
     class Long(Shelf):
-        def retrieve(self, question: str, top_k: int) -> Sequence[Source]:
-            return [Source("", text) for text in long]
+        def retrieve(self, question: str, top_k: int) -> Sequence[Passage]:
+            return [Passage("", text) for text in long]
 
     with running(make_service(engine)) as server:
         server.service.collections = Long()
@@ -177,22 +177,3 @@ def test_found_documents_without_room_are_left_out_and_given_ones_are_not(make_s
         assert more["hypic"]["n_dropped"] == 1 and more["hypic"]["resumed_tokens"] > 0
         full = server.post("/v1/chat/completions", messages=turns(*texts), collection="shelf", max_tokens=60)
         assert full.json()["error"]["code"] == "context_length_exceeded"
-
-
-def test_turns_keep_to_their_budget_and_go_with_their_namespace() -> None:
-    def turn(n: int) -> Turn:
-        return Turn(Prompt.build((), (), range(n)), (), ())
-
-    setting = Setting("a/", Policy())
-    held = Turns(budget=3 * turn(100).nbytes)
-    for i in range(4):
-        held.remember(setting, [Message("user", str(i))], turn(100))
-        held.find(setting, [Message("user", "0")])
-    assert held.nbytes == held.budget
-    assert [held.find(setting, [Message("user", str(i))]) is not None for i in range(4)] == [True, False, True, True]
-    held.remember(setting, [Message("user", "5")], turn(1000))  # larger than all of it
-    assert held.nbytes == 0
-    held.remember(setting, [Message("user", "6")], turn(10))
-    assert held.find(Setting("b/", Policy()), [Message("user", "6")]) is None
-    held.forget("a/")
-    assert held.nbytes == 0 and held.find(setting, [Message("user", "6")]) is None

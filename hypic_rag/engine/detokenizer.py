@@ -1,46 +1,18 @@
-"""From logits to text: draw a token, and stream text that never splits a character or shows a stop string."""
+"""From token ids to text, as soon as it is certain: never half a character, never a stop string."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from hypic_rag.engine.policy import Sampling
-
-
-def draw_each(logits: Sequence[Tensor], how: Sequence[tuple[Sampling, torch.Generator | None]]) -> list[int]:
-    """Of each row (vocabulary,) as ``draw`` does; greedy ones together, since a GPU is waited for each time."""
-    greedy = [i for i, (sampling, _) in enumerate(how) if sampling.temperature == 0]
-    tokens: dict[int, int] = {}
-    if greedy:
-        likeliest = torch.stack([logits[i] for i in greedy]).argmax(-1).tolist()
-        tokens = dict(zip(greedy, likeliest, strict=True))
-    return [tokens[i] if i in tokens else draw(row, *how[i]) for i, row in enumerate(logits)]
-
-
-def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator | None) -> int:
-    """logits: (vocabulary,). Greedy at temperature 0, else nucleus sampling (arXiv 1904.09751)."""
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    logits = logits.double().cpu()
-    probabilities = ((logits - logits.max()) / sampling.temperature).softmax(-1)  # a tiny temperature stays finite
-    if sampling.top_p < 1:
-        ordered, index = probabilities.sort(descending=True)
-        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p  # the first token always stays
-        probabilities[index[beyond]] = 0
-    return int(torch.multinomial(probabilities, 1, generator=generator))
-
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Without control tokens, and with its spaces as they are."""
+    """Return the text without control tokens, and with its spaces as they are."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-class TextStream:
-    """Token ids in, text out, as soon as it is certain.
+class Detokenizer:
+    """Hold back an incomplete character (its bytes may be spread over tokens) and the beginning of a stop string.
 
-    Held back: an incomplete character (its bytes may be spread over tokens) and the beginning of a stop string.
+    Not ``tokenizers.DecodeStream``, which knows no Python tokenizer and drops what is incomplete at the end.
     """
 
     def __init__(self, tokenizer: Any, stop: tuple[str, ...] = ()):

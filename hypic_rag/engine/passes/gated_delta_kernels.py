@@ -1,13 +1,12 @@
 """What a Gated DeltaNet module of Hugging Face's hands to the kernels."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from hypic_kernels import gdn
+from hypic_kernels.plan import LinearPlan
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from hypic_kernels.plan import LinearPlan
 
 _taps: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()
 
@@ -15,18 +14,16 @@ Prepared = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def prepared(
-    m: Any, qkv: Tensor, a: Tensor, b: Tensor, strength: float, plan: "LinearPlan", tails: Tensor,
+    m: Any, qkv: Tensor, a: Tensor, b: Tensor, beta_scale: float, plan: LinearPlan, tails: Tensor,
     qk_dtype: torch.dtype = torch.float32,
 ) -> Prepared:  # fmt: skip
-    """q, k, v, log decay and write strength as ``hypic_kernels.gdn.prepare`` gives them.
+    """Return q, k, v, log decay and write strength as ``hypic_kernels.gdn.prepare`` gives them.
 
     m: the module, whose convolution and decays are read. qkv, a, b: its projections of the rows.
     """
-    from hypic_kernels import gdn
-
     return gdn.prepare(
         qkv, a, b, _by_tap(m.conv1d), m.conv1d.bias, m.A_log, m.dt_bias, plan, tails,
-        m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, strength, qk_dtype,
+        m.num_k_heads, m.num_v_heads, m.head_k_dim, m.head_v_dim, beta_scale, qk_dtype,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval.question_log import FILE, log_question, logged_questions, read_questions
+from hypic_rag.rag.question_log import FILE, log_question, logged_questions, read_questions
 
 
 def test_what_is_logged_is_read_in_order(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from hypic_rag.engine import Policy, Sampling, SegmentEngine
 from hypic_rag.engine.calibration.measurement import FULL, token_kl
 from hypic_rag.errors import BadInput, HypicError
 from hypic_rag.prompt import Prompt
-from hypic_rag.retrieval.llm import HypicLLM
-from hypic_rag.retrieval.rendering import title_and_text
-from hypic_rag.retrieval.retriever import StoreRetriever
+from hypic_rag.rag.prompting import prompt_over
+from hypic_rag.rag.search import find_passages
 from hypic_rag.retrieval.store import Store
 
 
@@ -112,14 +111,12 @@ def audit(
         raise BadInput("the policy in force is full recompute, so there is nothing to compare: give --mode hypic")
     if not store.counts()[1]:
         raise BadInput(f"the store {store.folder} has no documents: hypic-rag ingest PATH...")
-    retriever = StoreRetriever(store, top_k)
-    llm = HypicLLM(engine=engine, policy=policy, max_new_tokens=max_new_tokens)
     _warm_up(engine, policy)
     replays, failures = [], []
     for done, question in enumerate(questions, 1):
         try:
-            documents = [title_and_text(one.node) for one in retriever.retrieve(question)]
-            prompt, _ = llm.documents_prompt(question, documents)
+            documents = [(one.title, one.text) for one in find_passages(store, question, top_k)]
+            prompt, _ = prompt_over(engine, question, documents, max_new_tokens)
             replays.append(_replay(engine, question, prompt, policy, Sampling(max_new_tokens)))
         except HypicError as error:
             failures.append(NotReplayed(question, str(error)))

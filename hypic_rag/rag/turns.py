@@ -9,20 +9,10 @@ from dataclasses import dataclass
 
 from hypic_rag.engine import Policy
 from hypic_rag.prompt import Ids, Prompt
+from hypic_rag.rag.passage import Passage
 
 TURN_BYTES = 64 * 1024**2
 TOKEN_BYTES = 36  # a Python integer and its place in a tuple
-
-
-@dataclass(frozen=True)
-class Source:
-    """A document of a prompt. similarity: cosine to the question it was found for; None: it came with the request."""
-
-    title: str
-    text: str
-    similarity: float | None = None
-    file_id: str | None = None
-    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +29,7 @@ class Turn:
 
     prompt: Prompt
     answer_ids: Ids
-    sources: tuple[Source, ...]
+    sources: tuple[Passage, ...]
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +47,7 @@ class Setting:
 
     namespace: str
     policy: Policy
-    documents: tuple[Source, ...] | None = None
+    documents: tuple[Passage, ...] | None = None
 
 
 class Turns:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Rows:
+class RecurrenceInputs:
     """The inputs of ``S_t = T_t S_{t-1} + k_t v_t^T``; each family's file says which of them shape its ``T_t``.
 
     q, k: (N, H, K); v: (N, H, V). ``q`` is scaled, and whatever the family normalizes is normalized.
@@ -27,13 +27,13 @@ class Rows:
     bonus: Tensor | None = None
     dt: Tensor | None = None
 
-    def __getitem__(self, rows: slice) -> "Rows":
+    def __getitem__(self, rows: slice) -> "RecurrenceInputs":
         return self.map(lambda t: t[rows])
 
-    def to(self, dtype: torch.dtype) -> "Rows":
+    def to(self, dtype: torch.dtype) -> "RecurrenceInputs":
         return self.map(lambda t: t.to(dtype), also_bonus=True)
 
-    def widened(self) -> "Rows":
+    def widened(self) -> "RecurrenceInputs":
         """With queries and keys a value head of their own, where a head of them serves several."""
         n_heads = self.v.shape[1]
         q, k = (
@@ -43,11 +43,11 @@ class Rows:
         )  # fmt: skip
         return replace(self, q=q, k=k)
 
-    def map(self, change: Callable[[Tensor], Tensor], also_bonus: bool = False) -> "Rows":
+    def map(self, change: Callable[[Tensor], Tensor], also_bonus: bool = False) -> "RecurrenceInputs":
         """Change every tensor that has one entry a row (and the bonus, which has none, where asked)."""
         changed = {}
         for field in fields(self):
             t = getattr(self, field.name)
             skip = t is None or (field.name == "bonus" and not also_bonus)
             changed[field.name] = t if skip else change(t)
-        return Rows(**changed)
+        return RecurrenceInputs(**changed)

@@ -1,0 +1,40 @@
+"""A question's one path: retrieve, fit into a prompt, answer, go on. Knows no LlamaIndex, HTTP or terminal."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hypic_rag.rag.passage import Passage as Passage
+    from hypic_rag.rag.pipeline import Asked as Asked
+    from hypic_rag.rag.pipeline import NothingFound as NothingFound
+    from hypic_rag.rag.pipeline import RagPipeline as RagPipeline
+    from hypic_rag.rag.pipeline import Ready as Ready
+    from hypic_rag.rag.prompting import prompt_over as prompt_over
+    from hypic_rag.rag.search import Retriever as Retriever
+    from hypic_rag.rag.search import StoreSearch as StoreSearch
+    from hypic_rag.rag.search import find_passages as find_passages
+    from hypic_rag.rag.session import OutOfContext as OutOfContext
+    from hypic_rag.rag.session import Session as Session
+    from hypic_rag.rag.turns import Message as Message
+
+_MODULES = {
+    "Asked": "pipeline",
+    "Message": "turns",
+    "NothingFound": "pipeline",
+    "OutOfContext": "session",
+    "Passage": "passage",
+    "RagPipeline": "pipeline",
+    "Ready": "pipeline",
+    "Retriever": "search",
+    "Session": "session",
+    "StoreSearch": "search",
+    "find_passages": "search",
+    "prompt_over": "prompting",
+}
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'hypic_rag.rag' has no attribute {name!r}")
+    return getattr(import_module(f"hypic_rag.rag.{_MODULES[name]}"), name)

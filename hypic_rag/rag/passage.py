@@ -1,0 +1,20 @@
+"""A piece of text to answer from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A chunk that was found for a question, or a document that came with it.
+
+    similarity: cosine to the question; None where it came with the question. id: "chunk:N", never given twice; empty
+    likewise. metadata: of the document that it is a chunk of, and its ``doc_id`` and ``ordinal`` there.
+    """
+
+    title: str
+    text: str
+    similarity: float | None = None
+    id: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
