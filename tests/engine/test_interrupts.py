@@ -14,8 +14,9 @@ from hypic_rag.errors import PassInterrupted
 from hypic_rag.prompt import Prompt
 
 FILES = (
-    *("/locks.py", "engine/engine.py", "/conversations.py", "/request.py", "engine/state.py", "/generate.py"),
-    *("/assemble.py", "/segments.py", "engine/prefill.py", "cache/cache.py", "tiers/host.py", "tiers/worth.py"),
+    *("/locks.py", "engine/engine.py", "/conversations.py", "/request.py", "engine/state.py", "/sampler.py"),
+    *("/detokenizer.py", "/assemble.py", "/segments.py", "engine/prefill.py"),
+    *("cache/cache.py", "tiers/host.py", "tiers/worth.py"),
     "<string>",  # what dataclasses generate: keys are compared and hashed there
 )
 ERRORS = (KeyboardInterrupt, SystemExit, MemoryError)
