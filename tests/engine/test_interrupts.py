@@ -15,7 +15,7 @@ from hypic_rag.prompt import Prompt
 
 FILES = (
     *("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/torch.py", "/conversations.py"),
-    *("/request.py", "engine/state.py"),
+    *("/request.py", "engine/state.py", "/sampler.py", "/detokenizer.py"),
     *("/assemble.py", "/segments.py", "engine/prefill.py", "cache/cache.py", "tiers/host.py", "tiers/worth.py"),
     "<string>",  # what dataclasses generate: keys are compared and hashed there
 )
