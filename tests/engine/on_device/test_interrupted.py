@@ -15,9 +15,11 @@ pytest.importorskip("triton", reason="pip install triton==3.7.1")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("on a CPU the kernels need TRITON_INTERPRET=1", allow_module_level=True)
 
-FILES = ("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/device.py", "/conversations.py",
-         "engine/state.py", "/assemble.py", "/segments.py", "/sequence_slots.py", "device/runner.py", "device/fill.py", "device/bucket.py", "tiers/device.py",
-         "tiers/arrivals.py", "tiers/extents.py", "tiers/slabs.py", "<string>")  # fmt: skip
+FILES = (
+    *("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/device.py", "/conversations.py"),
+    *("engine/state.py", "/assemble.py", "/segments.py", "/sequence_slots.py", "device/runner.py", "device/fill.py"),
+    *("device/bucket.py", "tiers/device.py", "tiers/arrivals.py", "tiers/extents.py", "tiers/slabs.py", "<string>"),
+)
 SAMPLING, POLICY = Sampling(max_new_tokens=2), Policy(seam_tokens=4)
 ASK, OTHER = (
     Prompt.build(tiny.ids(5, 1), [tiny.ids(n, n) for n in lengths], tiny.ids(4, 2)) for lengths in ((6, 3), ())
