@@ -222,6 +222,17 @@ def test_prefill_stops_where_the_disk_budget_is_full(folder, embedder, docs):
             assert all(cache.disk.contains(engine.segment_key(ids).digest) for ids in made)
 
 
+def test_what_the_disk_did_not_take_is_not_reported_as_prefilled(store, engine, docs, monkeypatch):
+    monkeypatch.setattr(engine.cache.disk, "put", lambda *_: "refused")
+    plan, report = ingest(store, engine, docs)
+    assert (report.n_prefilled, report.n_hits, report.n_cold) == (0, 0, plan.n_segments)
+    monkeypatch.undo()
+    again, report = ingest(store, engine, docs)  # memory has them: they are written, not computed again
+    assert (again.n_segments, engine.prefilled) == (plan.n_segments, [])
+    assert (report.n_prefilled, report.n_hits, report.n_cold) == (0, plan.n_segments, 0)
+    assert plan_ingest(store, engine, [docs]).is_empty
+
+
 def test_removed_text_makes_room_for_new_text(folder, embedder, docs):
     (docs / "bread.md").unlink()
     with (
