@@ -149,6 +149,17 @@ def test_rows_that_left_a_file_leave_the_store(store, engine, tmp_path):
     assert report.n_removed == 1 and [d.title for d in store.documents()] == ["a", "c"]
 
 
+def test_rows_that_get_ids_are_neither_prefilled_again_nor_held(store, engine, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"title": name, "text": f"{name}. {BREAD}"} for name in "abc"]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    ingest(store, engine, file)
+    file.write_text("\n".join(json.dumps({"id": row["title"], **row}) for row in rows))
+    _, report = ingest(store, engine, file)
+    assert (report.n_new, report.n_removed, report.held) == (3, 3, ())
+    assert documents_prefilled(engine) == []
+
+
 def test_what_is_gone_altogether_leaves_the_store(store, engine, docs):
     """A file named on its own, then the folder's last files: each was in the store, so each is a removal."""
     ingest(store, engine, docs)
