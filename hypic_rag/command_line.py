@@ -119,7 +119,7 @@ def _take_any_text() -> None:
     for stream, errors in ((sys.stdin, "replace"), (sys.stderr, "hypic-escape")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
-    if isinstance(out := sys.stdout, io.TextIOWrapper):
+    if isinstance(out := sys.stdout, io.TextIOWrapper) and out is sys.__stdout__:  # not what a caller put there
         encoding, by_line, at_once = out.encoding, out.line_buffering, out.write_through
         sys.stdout = _Output(out.detach(), encoding, "hypic-escape", None, by_line, at_once)
 

@@ -30,6 +30,15 @@ def absolute(path: str | os.PathLike[str]) -> Path:
         raise BadInput(f"{path_text(path)!r} leads nowhere: {reason(error)}. Give an absolute path") from error
 
 
+def utf8(path: Path) -> Path:
+    """The path. Raises BadInput where it is not UTF-8: the libraries that read weights could not open them there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"the name {path_text(path)} is not UTF-8, so no model can be read there. Rename it") from error
+    return path
+
+
 def path_text(path: str | os.PathLike[str]) -> str:
     """The path as valid Unicode; a name that is not UTF-8 keeps its odd bytes as ``\\xNN``."""
     text = os.fspath(path)
@@ -41,7 +50,7 @@ def path_text(path: str | os.PathLike[str]) -> str:
 
 def reason(error: Exception) -> str:
     """Without the number and the path that str(error) of an OSError has."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    return ((isinstance(error, OSError) and error.strerror) or str(error)).rstrip(".")
 
 
 REMEDY = "Check the path, its permissions, and whether its disk is mounted"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hypic_rag.errors import BadInput
-from hypic_rag.paths import path_text
+from hypic_rag.paths import path_text, reason
 from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean
 from hypic_rag.retrieval.readers.encoding import NotText, decode
 
@@ -53,8 +53,8 @@ def text_lines(path: Path) -> list[str]:
     """Of a UTF-8 file, cut at newlines alone: splitlines() would cut at U+2028 in a JSON string. Raises BadInput."""
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}. Give a UTF-8 text file") from error
+    except (OSError, ValueError) as error:  # UnicodeDecodeError, and a NUL in the path
+        raise BadInput(f"{path_text(path)} cannot be read: {reason(error)}. Give a UTF-8 text file") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
