@@ -1,17 +1,22 @@
 """What the two command lines share: help that opens with commands that run, and how errors end."""
 
+import codecs
 import contextlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from hypic_rag.errors import HypicError
+from hypic_rag.paths import REMEDY, path_text, reason
+
+OUTPUT = "standard output"
 
 
 def make_app(commands: Iterable[ModuleType], start: str, about: str, epilog: str) -> typer.Typer:
@@ -53,16 +58,86 @@ def add_group(app: typer.Typer, name: str, functions: Iterable[Callable[..., Non
 
 def run(app: typer.Typer, name: str) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
+    _open_what_is_closed()
+    _take_any_text()
+    code: object = 0
+    failed: Exception | None = None
     try:
         with _no_interrupt_lost():
             app(prog_name=name)
-    except HypicError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    except (HypicError, OSError) as error:
+        code, failed = 1, error
     except KeyboardInterrupt:
-        sys.exit(130)
-    finally:
-        _flush_stdout()
+        code = 130
+    except SystemExit as ended:
+        code = ended.code
+    if (lost := _unwritten(sys.stdout, 1)) is not None and failed is None:
+        code, failed = code or 1, lost
+    if failed is not None and not isinstance(failed, BrokenPipeError):  # a reader that has gone (``| head``)
+        with contextlib.suppress(OSError):  # nobody can be told then
+            print(f"error: {failed if isinstance(failed, HypicError) else _told(failed)}", file=sys.stderr)
+    _unwritten(sys.stderr, 2)
+    sys.exit(code)  # type: ignore[arg-type]  # what another sys.exit was given
+
+
+def _open_what_is_closed() -> None:
+    """Streams that the caller has closed (``>&-``): Python has None for them, and the next file that is opened gets
+    their number, so that what a library prints would go into it."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output whose errors say that they are its own: Python's have no name."""
+
+    def write(self, text: str) -> int:
+        with _named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _named():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = OUTPUT
+        raise
+
+
+def _take_any_text() -> None:
+    """Bytes that are no text come in as U+FFFD, and what the terminal's encoding lacks goes out escaped."""
+    codecs.register_error("hypic-escape", _escaped)
+    for stream, errors in ((sys.stdin, "replace"), (sys.stderr, "hypic-escape")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+    if isinstance(out := sys.stdout, io.TextIOWrapper) and out is sys.__stdout__:  # not what a caller put there
+        encoding, by_line, at_once = out.encoding, out.line_buffering, out.write_through
+        sys.stdout = _Output(out.detach(), encoding, "hypic-escape", None, by_line, at_once)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """As JSON escapes it, so that JSON stays JSON: two ``\\uNNNN`` for a character beyond U+FFFF."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)), error.end
+
+
+def _told(error: Exception) -> str:
+    """Of an error of the system that nobody has put into words nearer to where it came from."""
+    where = getattr(error, "filename", None)
+    if where is OUTPUT:
+        return f"the output cannot be written: {reason(error)}. Send it to where there is room"
+    return f"{reason(error)}{f': {path_text(where)}' if isinstance(where, str) else ''}. {REMEDY}"
 
 
 @contextlib.contextmanager
@@ -89,9 +164,11 @@ def _no_interrupt_lost() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _flush_stdout() -> None:
-    """Where the reader has gone (``| head``), what is still buffered must not raise again as Python exits."""
+def _unwritten(stream: TextIO, number: int) -> OSError | None:
+    """Why what is still buffered cannot be written; then it must not raise again as Python exits."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        return error
+    return None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hypic_rag.errors import BadInput
+from hypic_rag.paths import absolute, reason, utf8
 
 CONFIG_NAME = "config.toml"
 ENVIRONMENT_PREFIX = "HYPIC_"
@@ -100,15 +101,21 @@ class Settings:
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
-    """The folder under which everything is kept: ``$HYPIC_HOME``, or ``~/.hypic-rag``. Not made here."""
+    """The folder under which everything is kept: ``$HYPIC_HOME``, or ``~/.hypic-rag``. Not made here.
+
+    Raises BadInput where it is none that can be used.
+    """
     given = (os.environ if environment is None else environment).get(HOME_VARIABLE)
-    return Path(given).expanduser().absolute() if given else Path.home() / ".hypic-rag"
+    return utf8(absolute(given or "~/.hypic-rag"))
 
 
 def store_folder(store: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Where a store lies: a name under HOME/stores; what has a slash, or begins with . or ~, is a path."""
+    """Where a store lies: a name under HOME/stores; what has a slash, or begins with . or ~, is a path.
+
+    Raises BadInput as ``home``.
+    """
     if "/" in store or os.sep in store or store.startswith((".", "~")):
-        return Path(store).expanduser().absolute()
+        return absolute(store)
     return home(environment) / "stores" / store
 
 
@@ -149,7 +156,9 @@ def _read_file(file: Path) -> dict[str, Any]:
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise BadInput(f"the settings file {file} cannot be opened: {reason(error)}. Check {HOME_VARIABLE}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"the settings file {file} cannot be read: {error}. Mend it or delete it") from error
     return values
 
@@ -167,6 +176,8 @@ def _parse(name: str, raw: object, where: str) -> Any:
 def _text(raw: object) -> str:
     if not isinstance(raw, (str, Path)) or not str(raw).strip():
         raise ValueError(f"needs a text, not {raw!r}")
+    if "\0" in str(raw):
+        raise ValueError(f"has a NUL character, which no name can have: {raw!r}")
     return str(raw)
 
 

@@ -13,6 +13,7 @@ from hypic_rag.cache.tiers.folder import EntryFolder
 from hypic_rag.cache.tiers.inventory import Listed, Wanted
 from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
 from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.paths import exists
 
 SEGMENTS = "segments"  # as retrieval.Store names it, whose import takes a second
 SHORT = 12
@@ -21,10 +22,10 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @contextlib.contextmanager
 def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterator[EntryFolder]:
-    """The cache folder of the settings' store, or the server's. Raises BadInput where there is none, or for an OSError
-    within, StoreDamaged, StoreMismatch."""
+    """The cache folder of the settings' store, or the server's. Raises BadInput where there is none, StoreDamaged,
+    StoreMismatch."""
     folder = (home() / "server" if of_server else store_folder(settings.store)) / SEGMENTS
-    if not create and not folder.is_dir():
+    if not create and not exists(folder):
         raise BadInput(f"there are no segments in {folder}: name another --store, or say --server for the server's")
     cache = EntryFolder(folder, settings.disk_budget)
     try:
@@ -32,10 +33,6 @@ def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterato
     except sqlite3.Error as error:
         raise StoreDamaged(
             f"the cache index in {folder} cannot be used: {error}. Check its permissions and the free space there"
-        ) from error
-    except OSError as error:
-        raise BadInput(
-            f"{error.strerror or error}: {error.filename or folder}. Check the path, its permissions and the free space"
         ) from error
     finally:
         cache.close()

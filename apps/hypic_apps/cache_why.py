@@ -1,8 +1,8 @@
 """Why a segment is found in a cache folder or is not: what is known of its digest, and of others of the same tokens."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from hypic_apps.cache_folders import SHORT, ago, entry_fields
@@ -43,7 +43,7 @@ def of_text(
 
     with session.open_engine(settings) as engine:
         chunks = [(title, text)]
-        if Path(text).is_file():
+        if os.path.isfile(text):  # what is too long for a name is a text
             chunks = [
                 (chunk.title, chunk.text)
                 for document in read_path([text])

@@ -12,6 +12,7 @@ from hypic_rag.retrieval import run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress, IngestReport
 
 SHOWN_SKIPPED = 5
+SHOWN_HELD = 3
 
 
 def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> IngestReport:
@@ -42,7 +43,7 @@ def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> IngestR
 def plan_text(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> str:
     """What is to come, in one line: documents, chunks, bytes, and whether there is room for them."""
     changes = ", ".join(f"{len(plan.of(change))} {change}" for change in ("new", "changed", "unchanged"))
-    changes += f", {len(plan.removed)} removed"
+    changes += f", {len(plan.removed)} removed" + (f", {len(plan.held)} held" if plan.held else "")
     documents = f"{len(plan.documents)} documents ({changes}), {plan.n_chunks} chunks"
     if prefill == "none":
         return f"{documents}: none will be prefilled"
@@ -82,6 +83,18 @@ def unread_text(report: IngestReport) -> str:
     if len(report.skipped) > SHOWN_SKIPPED:
         lines.append(f"passed over {len(report.skipped) - SHOWN_SKIPPED} more (--json lists all)")
     return "\n".join(lines)
+
+
+def held_text(report: IngestReport) -> str:
+    """How many documents are gone but were not removed, some of them, and how to be rid of them."""
+    if not report.held:
+        return ""
+    shown = ", ".join(report.held[:SHOWN_HELD])
+    more = f" and {len(report.held) - SHOWN_HELD} more" if len(report.held) > SHOWN_HELD else ""
+    return (
+        f"not removed: {len(report.held)} documents that are gone, more than half of the store or all from a path: "
+        f"{shown}{more}. Is a disk not mounted? If they are to go, add --remove (hypic-rag ingest PATH... --remove)"
+    )
 
 
 def fields(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from hypic_apps import session
 from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
+from hypic_rag.paths import exists
 from hypic_rag.retrieval import Store
 
 
 def fields(settings: Settings) -> dict[str, Any]:
     """``store`` and ``cache`` are None where nothing was ingested. Raises StoreMismatch as ``ask`` would."""
     folder = store_folder(settings.store)
-    if not folder.exists():
+    if not exists(folder):
         with session.open_engine(settings) as engine:
             return {**_about(settings, engine), "store": None, "cache": None}
     with session.open_store(settings) as (engine, store):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hypic_rag.config import Settings, home, store_folder
 from hypic_rag.errors import BadInput
+from hypic_rag.paths import exists
 
 if TYPE_CHECKING:
     from hypic_rag.engine import Policy, SegmentEngine
@@ -68,7 +69,7 @@ def in_force(settings: Settings, engine: "SegmentEngine") -> "InForce":
 def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["SegmentEngine", "Store"]]:
     """The engine and the store, fitting each other. Without ``create``, raises BadInput for a missing one."""
     folder = store_folder(settings.store)
-    if not create and not folder.exists():
+    if not create and not exists(folder):
         raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH...")
 
     from hypic_rag.retrieval import Embedder, Store

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hypic_rag.errors import BadInput
+from hypic_rag.paths import exists
 
 
 def row_key(settings: Mapping[str, Any]) -> str:
@@ -52,7 +53,7 @@ class RowFile:
 
     def _load(self, path: Path) -> None:
         try:
-            content = path.read_bytes() if path.exists() else b""
+            content = path.read_bytes() if exists(path) else b""
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(f"{path} cannot be used to keep rows: {error}. Name another file with --rows.") from error

@@ -17,6 +17,7 @@ from hypic_rag.engine import models
 from hypic_rag.engine.attention import IMPLEMENTATION
 from hypic_rag.engine.fingerprint import TOKENIZER, WEIGHTS, fingerprint, states
 from hypic_rag.errors import BadInput, ModelNotReady
+from hypic_rag.paths import absolute, exists, utf8
 from hypic_rag.prompt import PromptFormat
 
 DEFAULT = "default"
@@ -87,12 +88,12 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
     """(name for people, folder or hub name)."""
     if str(model) == DEFAULT:
         return default_model.NAME, default_model.ensure(home())
-    folder = Path(model).expanduser()
+    folder = utf8(absolute(model))
     main = folder / "refs" / "main"
-    if main.is_file():  # models--ORG--NAME of the hub's cache: the commit that it had last
+    if exists(main):  # models--ORG--NAME of the hub's cache: the commit that it had last
         name = folder.resolve().name.removeprefix("models--").replace("--", "/")
         return name, (folder / "snapshots" / main.read_text().strip()).resolve()
-    if folder.is_dir():
+    if exists(folder) and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelNotReady(
                 f"{folder} has no config.json, so it is not a Hugging Face model folder. "

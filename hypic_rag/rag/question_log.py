@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hypic_rag.errors import BadInput
+from hypic_rag.paths import absolute, exists
 from hypic_rag.retrieval.readers.jsonl import text_lines
 
 FILE = "questions.jsonl"
@@ -30,7 +31,7 @@ def log_question(store_folder: Path, question: str) -> None:
 def questions_to_ask(store_folder: Path, file: Path | None) -> list[str]:
     """Those of the file, or without one those that were logged. Raises BadInput where there is none."""
     if file is not None:
-        return read_questions(file.expanduser())
+        return read_questions(absolute(file))
     logged = logged_questions(store_folder)
     if not logged:
         raise BadInput(
@@ -43,7 +44,7 @@ def questions_to_ask(store_folder: Path, file: Path | None) -> list[str]:
 def logged_questions(store_folder: Path) -> list[str]:
     """In their order; none where nothing was logged. Raises BadInput for a file that cannot be read."""
     file = store_folder / FILE
-    return read_questions(file) if file.exists() else []
+    return read_questions(file) if exists(file) else []
 
 
 def read_questions(file: Path) -> list[str]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hypic_rag.errors import BadInput, ModelNotReady
 from hypic_rag.locks import FairLock
+from hypic_rag.paths import absolute, exists, utf8
 
 Vectors = npt.NDArray[np.float32]
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
@@ -35,8 +36,8 @@ class Embedder:
         given = os.fspath(name)
         if given in DEFAULT_ALIASES:
             self.name = DEFAULT_EMBEDDER
-        elif Path(given).expanduser().is_dir():
-            self.name = str(Path(given).expanduser().resolve())
+        elif exists(folder := absolute(given)) and folder.is_dir():
+            self.name = str(utf8(folder.resolve()))
         else:
             self.name = given
 

@@ -42,7 +42,7 @@ class IngestReport:
 
     n_prefilled: segments computed. n_hits: those that somebody else had made meanwhile. n_cold: those that
     are not in the cache and will be computed when they are first asked for. is_full: the budget or the disk
-    was.
+    was. held: ids of documents that are gone from their folders, but too many to be removed unasked.
     """
 
     n_new: int
@@ -60,6 +60,7 @@ class IngestReport:
     seconds: float
     failures: tuple[ReadFailure, ...]
     skipped: tuple[ReadFailure, ...]
+    held: tuple[str, ...] = ()
 
 
 def run_ingest(
@@ -103,6 +104,7 @@ def run_ingest(
         seconds=time.perf_counter() - start,
         failures=plan.failures,
         skipped=plan.skipped,
+        held=tuple(document.doc_id for document in plan.held),
     )
 
 

@@ -1,16 +1,16 @@
 """What an ingestion will do, before it does it."""
 
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hypic_rag.errors import BadInput
+from hypic_rag.paths import absolute, path_text
 from hypic_rag.retrieval.chunking import split_document
+from hypic_rag.retrieval.missing import held_back, missing_documents, places
 from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path
-from hypic_rag.retrieval.readers.document import path_text
 from hypic_rag.retrieval.segments import ColdSegment, cold_segments, room_bytes
 from hypic_rag.retrieval.store import Store, StoredDocument
 
@@ -38,6 +38,7 @@ class IngestPlan:
 
     failures: files and lines that should have been read but could not. skipped: passed over as they should
     be. room_bytes: what the segment cache takes before something is evicted or the disk is full.
+    held: gone from their folders, but so many that they stay until ``remove`` says that they are to go.
     """
 
     store: Store
@@ -47,6 +48,7 @@ class IngestPlan:
     failures: tuple[ReadFailure, ...]
     skipped: tuple[ReadFailure, ...]
     room_bytes: int
+    held: tuple[StoredDocument, ...] = ()
 
     def of(self, change: Change) -> list[PlannedDocument]:
         return [planned for planned in self.documents if planned.change == change]
@@ -84,32 +86,44 @@ class IngestPlan:
         return not self.removed and not self.n_segments and all(d.change == "unchanged" for d in self.documents)
 
 
-def plan_ingest(store: Store, engine: "SegmentEngine", paths: Sequence[str | os.PathLike[str]]) -> IngestPlan:
+def plan_ingest(
+    store: Store, engine: "SegmentEngine", paths: Sequence[str | os.PathLike[str]], remove: bool = False
+) -> IngestPlan:
     """Reads the files and compares them with the store; changes nothing.
 
     Stored documents from a folder among ``paths`` (or from a file among them, of several documents) that are
-    no longer there will be removed; those of a file that could not be read stay as they are.
+    no longer there will be removed; those of what could not be looked at or read stay as they are.
+    remove: also where they are so many (see ``held_back``) that they are held otherwise.
     Raises BadInput where there is nothing to read, StoreMismatch for another model.
     """
     store.check_engine(engine)
     if not paths:
         raise BadInput("no path was given: name files or folders, e.g. hypic-rag ingest docs/")
+    roots = {path_text(absolute(path)) for path in paths}
+    stored = store.documents()
+    known = {place for one in stored for place in places(one.source)}
     read: dict[str, SourceDocument] = {}
     not_read: list[ReadFailure] = []
-    for item in read_path([path for path in paths if not _emptied(store, path)]):
+    for item in read_path(paths, known.__contains__):
         if isinstance(item, ReadFailure):
             not_read.append(item)
         else:
             read.setdefault(item.doc_id, item)
     seen: set[str] = set()
+    planned = tuple(_planned(store, engine, document, seen) for document in read.values())
+    unknown = {failure.path for failure in not_read if failure.says_nothing}
+    missing = missing_documents(stored, read, roots, unknown)
+    held = () if remove else held_back(store, stored, missing, [(p.document, p.chunks) for p in planned], roots)
+    held_ids = {one.doc_id for one in held}
     return IngestPlan(
         store,
         engine,
-        documents=tuple(_planned(store, engine, document, seen) for document in read.values()),
-        removed=tuple(_removed(store, paths, read, {failure.path for failure in not_read if not failure.skipped})),
+        documents=planned,
+        removed=tuple(one for one in missing if one.doc_id not in held_ids),
         failures=tuple(failure for failure in not_read if not failure.skipped),
         skipped=tuple(failure for failure in not_read if failure.skipped),
         room_bytes=room_bytes(engine.cache, store.folder),
+        held=tuple(held),
     )
 
 
@@ -154,26 +168,3 @@ def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen
         source.doc_id, source.metadata["path"], source.title, source.content_hash, source.metadata
     )
     return PlannedDocument(document, change, chunks, new_chunks, tuple(cold_segments(engine, chunks, seen)))
-
-
-def _emptied(store: Store, path: str | os.PathLike[str]) -> bool:
-    """Whether nothing can be read there any more of which the store has documents: they will be removed."""
-    try:
-        read_path([path])
-    except BadInput:
-        return any(True for _ in _removed(store, [path], (), ()))
-    return False
-
-
-def _removed(
-    store: Store,
-    paths: Sequence[str | os.PathLike[str]],
-    read: Container[str],
-    failed: Container[str],
-) -> Iterator[StoredDocument]:
-    """Stored documents whose file lies under one of the paths and was read, or is gone."""
-    roots = [path_text(Path(os.path.abspath(Path(path).expanduser()))) for path in paths]
-    for stored in store.documents():
-        below = any(stored.source == root or stored.source.startswith(root.rstrip("/") + "/") for root in roots)
-        if below and stored.doc_id not in read and stored.source not in failed:
-            yield stored

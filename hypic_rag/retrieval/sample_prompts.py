@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hypic_rag.errors import BadInput
+from hypic_rag.paths import absolute
 from hypic_rag.prompt import Prompt, PromptFormat, fit_documents
 from hypic_rag.retrieval.chunking import split_document
 from hypic_rag.retrieval.readers import ReadFailure, read_path
@@ -38,7 +39,7 @@ def sample_prompts(
     Documents that do not fit ``max_tokens`` are left out, the last first. Raises BadInput where the path does not
     exist, a row is malformed, or there is not enough text for one prompt.
     """
-    rows = _question_rows(Path(path).expanduser())
+    rows = _question_rows(absolute(path))
     if rows is not None:
         asked: Iterator[tuple[str, list[Pair], str]] = (
             (question, _chunks(documents, format, chunk_tokens), where) for question, documents, where in rows
@@ -61,8 +62,8 @@ def sample_prompts(
 
 def _question_rows(path: Path) -> Iterator[tuple[str, list[Pair], str]] | None:
     """(question, documents, place in the file) of each row; None where the path is no file of questions."""
-    if path.suffix.lower() != ".jsonl" or not path.is_file():
-        return None
+    if path.suffix.lower() != ".jsonl" or not os.path.isfile(path):
+        return None  # or nothing that can be read, which read_path tells
     lines = [(number, line) for number, line in enumerate(text_lines(path), 1) if line.strip()]
     if not lines or not {"question", "docs"} <= _row(path, *lines[0]).keys():
         return None

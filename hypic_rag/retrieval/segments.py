@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hypic_rag.cache.report import Hit
 from hypic_rag.retrieval.pace import Pace
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ SPARE_DISK = 256 * 2**20  # bytes that are left free for others
 
 @dataclass(frozen=True)
 class ColdSegment:
-    """A segment that is not in the cache. nbytes: what it will take there, by forecast."""
+    """A segment that the cache does not keep. nbytes: what it will take there, by forecast."""
 
     ids: "Ids"
     key: "SegmentKey"
@@ -50,10 +51,17 @@ def cold_segments(engine: "SegmentEngine", chunks: Iterable[tuple[str, str]], se
     for title, text in chunks:
         if stored := stored_segment(engine, title, text):
             ids, key = stored
-            if key.digest not in seen and engine.cache.contains(key) is None:
+            if key.digest not in seen and not _is_kept(engine.cache, key):
                 cold.append(ColdSegment(ids, key, engine.entry_bytes(len(ids)) + FILE_OVERHEAD))
             seen.add(key.digest)
     return cold
+
+
+def _is_kept(cache: "SegmentCache", key: "SegmentKey") -> bool:
+    """Below memory, whose entries end with the process, where there is a tier below."""
+    if cache.disk is None:
+        return cache.contains(key) is not None
+    return cache.disk.contains(key.digest) or (cache.remote is not None and cache.remote.contains(key))
 
 
 def room_bytes(cache: "SegmentCache", folder: Path) -> int:
@@ -94,15 +102,24 @@ class PackedPrefill:
     def _pack(self, pack: Sequence[ColdSegment]) -> None:
         fitting = self._fitting(pack)
         if fitting:
+            self._write_down(fitting)
             report = self.engine.prefill([segment.ids for segment in fitting], policy=caching(self.engine.policy))
             # What the cache could not keep (a full or a read-only disk) is as cold as what was not made.
-            lost = sum(self.engine.cache.contains(segment.key) is None for segment in fitting)
-            self.n_prefilled += report.n_prefilled - lost
-            self.n_hits += report.n_hits
+            lost = sum(not _is_kept(self.engine.cache, segment.key) for segment in fitting)
+            of_made = min(lost, report.n_prefilled)
+            self.n_prefilled += report.n_prefilled - of_made
+            self.n_hits += report.n_hits - (lost - of_made)
             self.n_tokens += report.n_tokens
             self.n_cold += lost
         self.n_cold += len(pack) - len(fitting)
         self.on_tokens(sum(len(segment.ids) for segment in pack))
+
+    def _write_down(self, segments: Sequence[ColdSegment]) -> None:
+        """What memory alone has, since the disk was full when it was made: prefilling passes over it."""
+        cache = self.engine.cache
+        for segment in segments:
+            if cache.contains(segment.key) == "host" and isinstance(found := cache.lookup(segment.key), Hit):
+                cache.put(segment.key, found.entry)
 
     def _fitting(self, pack: Sequence[ColdSegment]) -> Sequence[ColdSegment]:
         if self.is_full:

@@ -149,6 +149,17 @@ def test_rows_that_left_a_file_leave_the_store(store, engine, tmp_path):
     assert report.n_removed == 1 and [d.title for d in store.documents()] == ["a", "c"]
 
 
+def test_rows_that_get_ids_are_neither_prefilled_again_nor_held(store, engine, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"title": name, "text": f"{name}. {BREAD}"} for name in "abc"]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    ingest(store, engine, file)
+    file.write_text("\n".join(json.dumps({"id": row["title"], **row}) for row in rows))
+    _, report = ingest(store, engine, file)
+    assert (report.n_new, report.n_removed, report.held) == (3, 3, ())
+    assert documents_prefilled(engine) == []
+
+
 def test_what_is_gone_altogether_leaves_the_store(store, engine, docs):
     """A file named on its own, then the folder's last files: each was in the store, so each is a removal."""
     ingest(store, engine, docs)
@@ -220,6 +231,17 @@ def test_prefill_stops_where_the_disk_budget_is_full(folder, embedder, docs):
             assert again.n_cold == report.n_cold - again.n_prefilled > 0
             assert made.isdisjoint(engine.prefilled)
             assert all(cache.disk.contains(engine.segment_key(ids).digest) for ids in made)
+
+
+def test_what_the_disk_did_not_take_is_not_reported_as_prefilled(store, engine, docs, monkeypatch):
+    monkeypatch.setattr(engine.cache.disk, "put", lambda *_: "refused")
+    plan, report = ingest(store, engine, docs)
+    assert (report.n_prefilled, report.n_hits, report.n_cold) == (0, 0, plan.n_segments)
+    monkeypatch.undo()
+    again, report = ingest(store, engine, docs)  # memory has them: they are written, not computed again
+    assert (again.n_segments, engine.prefilled) == (plan.n_segments, [])
+    assert (report.n_prefilled, report.n_hits, report.n_cold) == (0, plan.n_segments, 0)
+    assert plan_ingest(store, engine, [docs]).is_empty
 
 
 def test_removed_text_makes_room_for_new_text(folder, embedder, docs):

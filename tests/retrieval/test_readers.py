@@ -183,6 +183,26 @@ ROWS = {  # the lines; what comes of each: (end of doc_id, title, text) or the w
         ['{"id": "x", "text": "a"}', '{"id": "x", "text": "b"}'],
         [("#x", "", "a"), "line 2: its id 'x' was used on line 1"],
     ),
+    "id that is the number of a line before": (
+        ['{"text": "a"}', '{"id": 1, "text": "b"}', '{"id": "line 1", "text": "c"}'],
+        [("#line line 1", "", "a"), ("#1", "", "b"), ("#line 1", "", "c")],
+    ),
+    "id that is the number of a line behind": (
+        ['{"id": 2, "text": "first"}', '{"text": "second"}'],
+        [("#2", "", "first"), ("#line 2", "", "second")],
+    ),
+    "no id": (
+        ['{"id": "", "text": "a"}', '{"id": null, "text": "b"}', '{"id": " ", "text": "c"}', '{"id": 0, "text": "d"}'],
+        [("#1", "", "a"), ("#2", "", "b"), ("#3", "", "c"), ("#0", "", "d")],
+    ),
+    "id that is a passage's": (
+        ['{"id": "q", "docs": [{"text": "a"}, {"text": "b"}]}', '{"id": "q/2", "text": "c"}'],
+        [("#q/1", "", "a"), ("#passage q/2", "", "b"), ("#q/2", "", "c")],
+    ),
+    "ids that are equal once they are valid Unicode": (
+        ['{"id": "\\ud800", "text": "a"}', '{"id": "\\udfff", "text": "b"}'],
+        [("#\ufffd\ufffd\ufffd", "", "a"), "line 2: its id '\ufffd\ufffd\ufffd' was used on line 1"],
+    ),
     "nested too deeply": (["[" * 200_000], ["line 1: is not JSON"]),
     "questions with documents": (
         [

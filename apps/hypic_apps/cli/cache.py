@@ -10,6 +10,7 @@ from typer import Abort, Argument, BadParameter, Exit, Option, confirm
 
 from hypic_apps.cli import options
 from hypic_rag.config import Settings, format_bytes
+from hypic_rag.paths import exists
 
 Server = Annotated[bool, Option("--server", help="The server's segments (HYPIC_HOME/server), not a store's.")]
 Namespace = Annotated[str | None, Option("--namespace", metavar="NAME", help="Of this namespace alone.")]
@@ -196,7 +197,7 @@ def import_(
     from hypic_apps import cache_folders as folders
     from hypic_rag.cache import archive
 
-    if not file.is_file():
+    if not exists(file):
         raise BadParameter(f"there is no file {file}")
     with folders.opened(settings, server, create=True) as cache:
         moved = archive.import_(cache, file)

@@ -8,6 +8,7 @@ from typer import Argument, Exit, Option, confirm
 
 from hypic_apps.cli import options
 from hypic_rag.config import Settings, store_folder
+from hypic_rag.paths import exists
 
 
 @options.with_settings("chunk_tokens", "seam_tokens", *options.PLACE)
@@ -16,33 +17,36 @@ def run(
     paths: Annotated[list[str], Argument(metavar="PATH...", help="Files, folders; txt md html pdf jsonl.")],
     prefill: Annotated[Literal["all", "none"], Option(help="none: prefill when first asked for.")] = "all",
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask where there is not room for all.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove what is gone, also most of the store.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Read documents into the store and prefill their chunks. Run again, only what changed is done.
 
-    Where a file cannot be read, the others are in all the same, and the exit code is 1.
+    Documents of files that are gone are removed. Where they are more than half of the store, or all that it has from
+    a PATH, they stay unless --remove is given: a disk that is not mounted looks the same. Where they stay so, or a
+    file cannot be read, the others are in all the same, and the exit code is 1.
     """
     from hypic_apps import session
     from hypic_rag.retrieval.readers import read_path
 
-    if not store_folder(settings.store).exists():
+    if not exists(store_folder(settings.store)):
         read_path(paths)  # a path that is not there is told now, before a model is loaded and a store made
     with session.open_store(settings, create=True) as (engine, opened):
         from hypic_apps import ingestion
         from hypic_rag.retrieval import plan_ingest
 
-        plan = plan_ingest(opened, engine, paths)
+        plan = plan_ingest(opened, engine, paths, remove)
         session.say(ingestion.plan_text(plan, prefill))
         if prefill == "all" and engine.policy.mode == "full":
             session.say("Answers are computed in full (see hypic-rag info): --prefill none would save the room.")
         if prefill == "all" and not plan.fits and not yes and sys.stdin.isatty():
             confirm("Go on?", abort=True, err=True)
         report = ingestion.ingest(plan, prefill)
-    if unread := ingestion.unread_text(report):
-        session.say(unread)
+    for told in filter(None, (ingestion.unread_text(report), ingestion.held_text(report))):
+        session.say(told)
     if as_json:
         print(json.dumps(ingestion.fields(plan, report), ensure_ascii=False, indent=2))
     else:
         print(ingestion.report_text(report))
-    if report.failures:
+    if report.failures or report.held:
         raise Exit(1)

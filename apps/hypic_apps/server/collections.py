@@ -94,9 +94,16 @@ class Collections:
         self._lock: IO[str] | None = None
 
     def start(self) -> None:
-        """Finishes what a server that ended had begun. Raises BadInput where another server is at work here."""
+        """Finishes what a server that ended had begun. Raises BadInput where another server is at work here,
+        StoreDamaged where the database is not that of the collections here."""
         self.uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = claimed(self._folder)
+        lock = claimed(self._folder)
+        try:
+            self.removal.check()
+        except BaseException:
+            lock.close()
+            raise
+        self._lock = lock
         if removed := self._engine.cache.gc():  # of a server that was killed while it wrote
             log.info("%d segments that were half written or half removed are gone", len(removed))
         self.removal.finish()

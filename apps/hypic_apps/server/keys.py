@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.paths import exists
 
 FILE = "server.sqlite"
 PREFIX = "hypic-"  # by which scanners for secrets, and people, know what they see
@@ -97,8 +98,8 @@ class Keys:
     @property
     def exist(self) -> bool:
         """Whether there ever was one. Neither revoking the last nor losing the file under a running server opens it to
-        everybody. Makes no file."""
-        if not self._seen and (self._connection is not None or (self.folder / FILE).exists()):
+        everybody. Makes no file. Raises BadInput where that cannot be told."""
+        if not self._seen and (self._connection is not None or exists(self.folder / FILE)):
             with self._database() as db:
                 self._seen = bool(db.execute("SELECT EXISTS (SELECT 1 FROM keys)").fetchone()[0])
         return self._seen

@@ -3,6 +3,7 @@
 A row that is marked (``deleting``) is gone for its tenant; it leaves when all that it stood for has left.
 """
 
+import contextlib
 import logging
 import shutil
 import sqlite3
@@ -18,7 +19,8 @@ from hypic_apps.server.jobs import Jobs, remove_file
 from hypic_apps.server.stores import Stores
 from hypic_apps.server.tenants import Tenant
 from hypic_rag.engine import SegmentEngine
-from hypic_rag.errors import HypicError
+from hypic_rag.errors import HypicError, StoreDamaged
+from hypic_rag.retrieval.manifest import FILE as STORE
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class Removal:
         with self._removing:
             self._stores.drop(folder)
             try:
-                if folder.exists():
+                with contextlib.suppress(FileNotFoundError):
                     shutil.rmtree(folder)
             except OSError as error:
                 raise NoRoom(f"{error.strerror or error}") from error
@@ -119,6 +121,17 @@ class Removal:
         for folder in (self._folder / "collections").glob("*/*"):
             if folder.name not in known:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def check(self) -> None:
+        """Raises StoreDamaged where there are collections and the database knows none: it is another one, and what it
+        does not know must not be deleted for that."""
+        with self._database.reading() as db:
+            is_empty = db.execute("SELECT NOT EXISTS (SELECT 1 FROM collections)").fetchone()[0]
+        if is_empty and (lost := list((self._folder / "collections").glob(f"*/*/{STORE}"))):
+            raise StoreDamaged(
+                f"{self._folder / 'collections'} has {len(lost)} collections, but {self._database.path.name} knows "
+                f"none: it was lost, or is another. Put it back, or move {self._folder} away and send your files again"
+            )
 
     def again(self) -> None:
         """Collections and files whose removal has begun; what cannot be removed now is tried again later."""

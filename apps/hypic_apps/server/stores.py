@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypic_rag.engine import SegmentEngine
+from hypic_rag.paths import exists
 from hypic_rag.retrieval import Embedder, Store
 from hypic_rag.retrieval.manifest import FILE
 
@@ -66,7 +67,8 @@ class Stores:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        return (folder / FILE).is_file()
+        """Raises BadInput where that cannot be told."""
+        return exists(folder / FILE)
 
     def _opened(self, folder: Path, create: bool) -> Store:
         if create and not self.exists(folder):

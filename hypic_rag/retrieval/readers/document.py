@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 
@@ -15,7 +13,7 @@ class SourceDocument:
     """One document as read, before it is split.
 
     doc_id: stable between runs: the absolute path of the file; for JSON lines followed by ``#`` and the row's
-    own id, or else its line number.
+    own id, or else its line number (``line 7`` where another row has the id 7).
     title: "" if there is none. text: never blank; lines end in ``\\n``.
     metadata: JSON values only; for all ``path`` (the file's, absolute) and ``format``; ``n_pages`` for a PDF;
     a row's other fields.
@@ -39,21 +37,23 @@ class ReadFailure:
 
     skipped: passed over as it should be (hidden, empty, binary, of an unread kind): a note, no error.
     line: counted from 1, for JSON lines.
+    is_hidden: not looked at, nor what is below it.
     """
 
     path: str
     reason: str
     line: int | None = None
     skipped: bool = False
+    is_hidden: bool = False
+
+    @property
+    def says_nothing(self) -> bool:
+        """What is at this path, or below it, is not known: it may all be there still."""
+        return self.is_hidden or not self.skipped
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
         return f"{where}: {self.reason}"
-
-
-def path_text(path: Path) -> str:
-    """The path as valid Unicode; a name that is not UTF-8 keeps its odd bytes as ``\\xNN``."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def clean(text: str) -> str:

@@ -4,44 +4,53 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval.readers.document import ReadFailure, path_text
+from hypic_rag.paths import GONE, absolute, path_text, reason
+from hypic_rag.retrieval.readers.document import ReadFailure
 
 SUFFIXES = (".txt", ".md", ".html", ".htm", ".pdf", ".jsonl")
+Known = Callable[[str], bool]
 
 
-def find_files(paths: Iterable[Path]) -> list[Path | ReadFailure]:
+def find_files(paths: Iterable[Path], known: Known = lambda path: False) -> list[Path | ReadFailure]:
     """Files to read, as absolute paths, and notes about those that are not; folders by name order.
 
     A file that is reached twice is given once. Linked folders are followed, unless they lead back.
-    Raises BadInput if a path does not exist or a folder holds nothing to read.
+    known: whether there were documents at a path or below it; then nothing there, or what cannot be looked at, is
+    no misspelt path.
+    Raises BadInput if a path that is not known does not exist, cannot be looked at, or holds nothing to read.
     """
     found: list[Path | ReadFailure] = []
     for path in paths:
-        here = _absolute(path)
-        inside = list(_walk(here) if here.is_dir() else _named_file(here))
-        if here.is_dir() and not any(isinstance(item, Path) for item in inside):
-            raise BadInput(_nothing_in(here, inside))
-        found += inside
+        found += _inside(absolute(path), known)
     return list(_each_once(found))
 
 
-def _absolute(path: Path) -> Path:
+def _inside(here: Path, known: Known) -> list[Path | ReadFailure]:
+    name = path_text(here)
     try:
-        here = Path(os.path.abspath(path.expanduser()))
-        here.stat()
-        return here
-    except FileNotFoundError:
-        raise BadInput(f"there is no file or folder {path_text(path)!r}. Check the path.") from None
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{path_text(path)!r} cannot be opened: {error}. Check the path.") from error
+        mode = os.stat(here).st_mode
+    except GONE:
+        if known(name):
+            return []
+        raise BadInput(f"there is no file or folder {name!r}. Check the path.") from None
+    except (OSError, ValueError) as error:
+        if known(name):
+            return [ReadFailure(name, f"cannot be opened: {reason(error)}")]
+        raise BadInput(f"{name!r} cannot be opened: {reason(error)}. Check the path.") from error
+    if not stat.S_ISDIR(mode):
+        return list(_named_file(here, mode))
+    inside = list(_walk(here))
+    if not any(isinstance(item, Path) for item in inside) and not known(name):
+        raise BadInput(_nothing_in(here, inside))
+    return inside
 
 
-def _named_file(path: Path) -> Iterator[Path | ReadFailure]:
-    if not path.is_file():
+def _named_file(path: Path, mode: int) -> Iterator[Path | ReadFailure]:
+    if not stat.S_ISREG(mode):
         yield ReadFailure(path_text(path), "is neither a regular file nor a folder")
     elif path.suffix.lower() not in SUFFIXES:
         yield ReadFailure(path_text(path), f"cannot read {_kind(path)}. Supported: {', '.join(SUFFIXES)}")
@@ -55,11 +64,12 @@ def _walk(root: Path) -> Iterator[Path | ReadFailure]:
     while waiting or links:
         in_links = not waiting
         path = links.pop(0) if in_links else waiting.pop()
+        if path != root and path.name.startswith("."):
+            yield ReadFailure(path_text(path), "is hidden", skipped=True, is_hidden=True)
+            continue
         try:
-            mode = path.stat().st_mode
-            if path != root and path.name.startswith("."):
-                yield _skip(path, "is hidden")
-            elif stat.S_ISDIR(mode) and path.is_symlink() and path != root and not in_links:
+            mode = os.stat(path).st_mode
+            if stat.S_ISDIR(mode) and path.is_symlink() and path != root and not in_links:
                 links.append(path)
             elif stat.S_ISDIR(mode):
                 real = os.path.realpath(path)
@@ -74,11 +84,11 @@ def _walk(root: Path) -> Iterator[Path | ReadFailure]:
                 yield _skip(path, f"{_kind(path)} is not read")
             else:
                 yield path
+        except GONE as error:
+            what = "is a link that leads nowhere" if os.path.islink(path) else "has gone since its folder was listed"
+            yield _skip(path, f"{what}: {reason(error)}")
         except OSError as error:
-            if path.is_symlink():
-                yield _skip(path, f"is a link that leads nowhere: {error.strerror}")
-            else:
-                yield ReadFailure(path_text(path), f"cannot be opened: {error.strerror}")
+            yield ReadFailure(path_text(path), f"cannot be opened: {reason(error)}")
 
 
 def _each_once(found: list[Path | ReadFailure]) -> Iterator[Path | ReadFailure]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, path_text
+from hypic_rag.paths import path_text, reason
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean
 from hypic_rag.retrieval.readers.encoding import NotText, decode
 
 
@@ -20,9 +22,10 @@ def read_jsonl(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     """Documents of rows ``{title?, text, id?, ...metadata}`` or ``{id?, docs: [{title?, text}, ...], ...}``.
 
     Of ``docs`` equal ones (title and text) are given once a file. A bad row is a failure that names its line;
-    the others are read.
+    the others are read. A row without an id, or with a blank one, goes by its line number.
     """
     name = path_text(path)
+    taken = _own_ids(path)
     lines_by_id: dict[str, int] = {}
     seen: set[tuple[str, str]] = set()
     n_rows = 0
@@ -32,12 +35,12 @@ def read_jsonl(path: Path) -> Iterator[SourceDocument | ReadFailure]:
         n_rows += 1
         try:
             row = _parse(raw)
-            row_id = str(row["id"]) if row.get("id") is not None else str(number)
+            row_id = _own_id(row) or _marked(str(number), "line", taken)
             first = lines_by_id.setdefault(row_id, number)
             if first != number:
                 raise _BadRow(f"its id {row_id!r} was used on line {first} already")
             if isinstance(row.get("docs"), list):
-                yield from _documents_of_question(name, row_id, row["docs"], seen)
+                yield from _documents_of_question(name, row_id, row["docs"], seen, taken)
             else:
                 yield _document(name, f"{name}#{row_id}", row)
         except _BadRow as error:
@@ -50,8 +53,8 @@ def text_lines(path: Path) -> list[str]:
     """Of a UTF-8 file, cut at newlines alone: splitlines() would cut at U+2028 in a JSON string. Raises BadInput."""
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}. Give a UTF-8 text file") from error
+    except (OSError, ValueError) as error:  # UnicodeDecodeError, and a NUL in the path
+        raise BadInput(f"{path_text(path)} cannot be read: {reason(error)}. Give a UTF-8 text file") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -69,6 +72,28 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
+def _own_ids(path: Path) -> set[str]:
+    """Of all rows: known before the first row is given, as any later one may have what would be another's name."""
+    found = set()
+    for _, raw in _lines(path):
+        with contextlib.suppress(_BadRow):
+            found.add(_own_id(_parse(raw)))
+    return found
+
+
+def _own_id(row: dict[str, Any]) -> str:
+    """As it stands in the document's id; empty where there is none, or a blank one."""
+    own = "" if row.get("id") is None else clean(f"#{row['id']}")[1:]
+    return own if own.strip() else ""
+
+
+def _marked(name: str, mark: str, taken: set[str]) -> str:
+    """The name that a row has by its place, with a mark where it is another row's own id."""
+    while name in taken:
+        name = f"{mark} {name}"
+    return name
+
+
 def _parse(raw: bytes) -> dict[str, Any]:
     try:
         row = json.loads(raw.decode("utf-8"))
@@ -82,14 +107,14 @@ def _parse(raw: bytes) -> dict[str, Any]:
 
 
 def _documents_of_question(
-    name: str, row_id: str, docs: list[Any], seen: set[tuple[str, str]]
+    name: str, row_id: str, docs: list[Any], seen: set[tuple[str, str]], taken: set[str]
 ) -> Iterator[SourceDocument]:
     for n, doc in enumerate(docs, 1):
         if not isinstance(doc, dict):
             raise _BadRow(f"docs[{n - 1}] is a JSON {type(doc).__name__}, not an object with a text")
         # Whether a passage answers the row's question says nothing of the passage.
         passage = {key: value for key, value in doc.items() if key != "gold"}
-        document = _document(name, f"{name}#{row_id}/{n}", passage)
+        document = _document(name, f"{name}#{_marked(f'{row_id}/{n}', 'passage', taken)}", passage)
         if (document.title, document.text) not in seen:
             seen.add((document.title, document.text))
             yield document

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, path_text
+from hypic_rag.paths import path_text
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean
 
 
 def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, path_text
+from hypic_rag.paths import path_text, reason
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean
 from hypic_rag.retrieval.readers.encoding import NotText, decode
-from hypic_rag.retrieval.readers.files import find_files
+from hypic_rag.retrieval.readers.files import Known, find_files
 from hypic_rag.retrieval.readers.jsonl import read_jsonl
 from hypic_rag.retrieval.readers.markup import declared_charset, html_title_and_text, markdown_title
 from hypic_rag.retrieval.readers.pdf import read_pdf
@@ -18,14 +19,16 @@ Reader = Callable[[Path], Iterator[SourceDocument | ReadFailure]]
 
 def read_path(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    known: Known = lambda path: False,
 ) -> Iterator[SourceDocument | ReadFailure]:
     """Documents of files and folders, one by one, and a failure for each file or line that gives none.
 
     Files of a folder come in the order of their names. Nothing that is wrong with one file stops the others.
-    Raises BadInput at once, before the first document: a path does not exist, a folder holds nothing to read.
+    Raises BadInput at once, before the first document: a path does not exist, a folder holds nothing to read, and
+    neither is ``known`` (see find_files).
     """
     several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return _read_all(find_files([Path(path) for path in several]))
+    return _read_all(find_files([Path(path) for path in several], known))
 
 
 def _read_all(found: list[Path | ReadFailure]) -> Iterator[SourceDocument | ReadFailure]:
@@ -36,7 +39,7 @@ def _read_all(found: list[Path | ReadFailure]) -> Iterator[SourceDocument | Read
         try:
             yield from READERS[item.suffix.lower()](item)
         except OSError as error:  # no permission, or it has vanished since it was found
-            yield ReadFailure(path_text(item), f"cannot be read: {error.strerror or error}")
+            yield ReadFailure(path_text(item), f"cannot be read: {reason(error)}")
         except NotText as error:
             yield ReadFailure(path_text(item), str(error), skipped=error.is_binary)
         except RecursionError:

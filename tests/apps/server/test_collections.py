@@ -15,7 +15,7 @@ from hypic_apps.server.errors import NoRoom
 from hypic_apps.server.service import Service
 
 from hypic_rag.engine import Sampling
-from hypic_rag.errors import BadInput
+from hypic_rag.errors import BadInput, StoreDamaged
 
 numbers = count()
 
@@ -297,6 +297,26 @@ def test_a_collection_of_another_model_says_so_and_can_be_deleted(tmp_path: Path
         assert api.file(a)["status"] == "ready"
         assert api.delete("/notes").status_code == 200
         assert kept(service.folder, "quicksilver") == []
+    service.database.close()
+
+
+def test_collections_that_the_database_does_not_know_are_not_deleted(tmp_path: Path) -> None:
+    service = make_service(tmp_path)
+    with serving(service) as api:
+        api.make()
+        api.until("ready", api.send(harbour=text("harbour"))[0])
+    service.database.close()
+    (tmp_path / "server.sqlite").rename(tmp_path / "aside")
+    service = make_service(tmp_path)
+    with pytest.raises(StoreDamaged, match=r"has 1 collections, but server\.sqlite knows none"):
+        service.collections.start()
+    service.database.close()
+    for left in tmp_path.glob("server.sqlite*"):
+        left.unlink()
+    (tmp_path / "aside").rename(tmp_path / "server.sqlite")
+    service = make_service(tmp_path)
+    with serving(service) as api:
+        assert api.found("harbour matters")
     service.database.close()
 
 
