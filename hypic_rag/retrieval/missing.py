@@ -38,9 +38,7 @@ def held_back(
         return []
     here = {_content(chunks) for _, chunks in read}
     lost = [
-        one
-        for one in missing
-        if _content((chunk.title, chunk.text) for chunk in store.chunks(one.doc_id)) not in here
+        one for one in missing if _content((chunk.title, chunk.text) for chunk in store.chunks(one.doc_id)) not in here
     ]
     return lost if _too_many(stored, lost, read, roots) else []
 

@@ -65,7 +65,10 @@ class Retriever:
 
 
 class Collections:
-    """For any number of threads; every method may block. ``start`` it, and ``close`` it at the end."""
+    """For any number of threads; every method may block. ``start`` it, and ``close`` it at the end.
+
+    Raises StoreDamaged where the database is not that of the collections in the folder.
+    """
 
     def __init__(
         self,
@@ -92,18 +95,12 @@ class Collections:
             folder, self.uploads, database, self._stores, self._jobs, engine, loop.serves, self._folder_of
         )
         self._lock: IO[str] | None = None
+        self.removal.check()
 
     def start(self) -> None:
-        """Finishes what a server that ended had begun. Raises BadInput where another server is at work here,
-        StoreDamaged where the database is not that of the collections here."""
+        """Finishes what a server that ended had begun. Raises BadInput where another server is at work here."""
         self.uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = claimed(self._folder)
-        try:
-            self.removal.check()
-        except BaseException:
-            lock.close()
-            raise
-        self._lock = lock
+        self._lock = claimed(self._folder)
         if removed := self._engine.cache.gc():  # of a server that was killed while it wrote
             log.info("%d segments that were half written or half removed are gone", len(removed))
         self.removal.finish()
