@@ -221,7 +221,7 @@ class Store:
         """How many documents and how many chunks."""
         with self._database.reading() as db:
             n_documents, n_chunks = db.execute(
-                "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM chunks)"
+                "SELECT (SELECT count(*) FROM documents) AS n_documents, (SELECT count(*) FROM chunks) AS n_chunks"
             ).fetchone()
         return n_documents, n_chunks
 
@@ -314,7 +314,7 @@ class Store:
     def _refresh(self) -> None:
         """Makes the index show the database as the transaction around sees it."""
         db = self._database.connection
-        generation = db.execute("SELECT value FROM info WHERE name = 'generation'").fetchone()[0]
+        generation = schema.generation(db)
         if generation == self._indexed:
             return
         stored = {row[0] for row in db.execute("SELECT id FROM chunks")}
@@ -326,7 +326,7 @@ class Store:
                 f"SELECT id, embedding FROM chunks WHERE id IN ({','.join('?' * len(ids))})", ids
             ).fetchall()
             length = 4 * self.manifest.dimension
-            wrong = [i for i, blob in rows if not isinstance(blob, bytes) or len(blob) != length]
+            wrong = [i for i, blob in rows if len(blob) != length]
             if wrong:
                 raise StoreDamaged(
                     f"{self.folder / SQLITE}: the vectors of chunks {wrong[:5]} have a wrong length. "
@@ -388,7 +388,7 @@ def _metadata(doc_id: str, cell: Any) -> dict[str, Any]:
         metadata = json.loads(cell)
         if not isinstance(metadata, dict):
             raise ValueError("it is no object")
-    except (ValueError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         raise StoreDamaged(
             f"{SQLITE}: the metadata of document {doc_id} cannot be read: {error}. Move the store's folder "
             f"away and ingest your documents again."

@@ -162,9 +162,9 @@ DAMAGE = {  # what is done to the folder, what the message says
         lambda f: (f / "store.json").unlink(),
         "has store.sqlite with documents but no store.json",
     ),
-    "half a database": (lambda f: truncate(f / "store.sqlite"), "malformed|cannot be read"),
-    "garbage database": (lambda f: (f / "store.sqlite").write_bytes(b"garbage " * 600), "cannot be read"),
-    "empty database": (lambda f: (f / "store.sqlite").write_bytes(b""), "is incomplete"),
+    "half a database": (lambda f: truncate(f / "store.sqlite"), "is damaged: "),
+    "garbage database": (lambda f: (f / "store.sqlite").write_bytes(b"garbage " * 600), "is damaged: "),
+    "empty database": (lambda f: (f / "store.sqlite").write_bytes(b""), "is damaged: it has no chunk_gone"),
     "half a manifest": (lambda f: truncate(f / "store.json"), "store.json cannot be read"),
     "a list for a manifest": (lambda f: (f / "store.json").write_text("[]"), "store.json cannot be read"),
     "manifest of another store": (change_manifest(store_id="another"), "belongs to store"),
@@ -197,7 +197,7 @@ def test_damage_is_told_with_what_to_do(folder, engine, embedder, damage, messag
     [
         ("UPDATE documents SET metadata = '{\"path'", "metadata of document a cannot be read"),
         ("UPDATE documents SET metadata = '[]'", "metadata of document a cannot be read"),
-        ("UPDATE documents SET metadata = CAST(x'ff' AS TEXT)", "incomplete or damaged: Could not decode"),
+        ("UPDATE documents SET metadata = CAST(x'ff' AS TEXT)", "is damaged: Could not decode"),
     ],
 )
 def test_damaged_metadata_are_told_with_what_to_do(store, folder, statement, message):
@@ -219,7 +219,7 @@ def test_a_locked_database_without_manifest_is_kept(folder, engine, embedder, mo
     holder.execute("UPDATE info SET value = value")  # in WAL mode this keeps readers out too
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **{**options, "timeout": 0}))
     try:
-        with pytest.raises(BadInput, match=r"locked or unreadable: database is locked.*try again"):
+        with pytest.raises(BadInput, match=r"cannot be read: database is locked.*try again"):
             Store.open(folder) if how == "open" else Store.create_or_open(folder, engine, embedder=embedder)
     finally:
         holder.close()
