@@ -149,7 +149,7 @@ def _read_file(file: Path) -> dict[str, Any]:
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of TOML, UTF-8, numbers without end
         raise BadInput(f"the settings file {file} cannot be read: {error}. Mend it or delete it") from error
     return values
 

@@ -26,6 +26,7 @@ from hypic_rag.retrieval.database import Database
 from hypic_rag.retrieval.embedder import Embedder
 from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild
 from hypic_rag.retrieval.vectors import VectorIndex, Vectors
+from hypic_rag.stored_json import parse_object
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine
@@ -385,12 +386,9 @@ def _document(row: Sequence[Any]) -> StoredDocument:
 def _metadata(doc_id: str, cell: Any) -> dict[str, Any]:
     """A document's metadata as its row has them. Raises StoreDamaged."""
     try:
-        metadata = json.loads(cell)
-        if not isinstance(metadata, dict):
-            raise ValueError("it is no object")
-    except (ValueError, RecursionError) as error:
+        return parse_object(cell)
+    except ValueError as error:
         raise StoreDamaged(
             f"{SQLITE}: the metadata of document {doc_id} cannot be read: {error}. Move the store's folder "
             f"away and ingest your documents again."
         ) from error
-    return metadata

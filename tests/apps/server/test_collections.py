@@ -302,7 +302,7 @@ def test_a_collection_of_another_model_says_so_and_can_be_deleted(tmp_path: Path
 
 def test_a_database_that_takes_no_more(tmp_path: Path) -> None:
     database = Database(tmp_path / "server.sqlite")
-    database._connection.execute("PRAGMA max_page_count = 20").fetchall()
+    database.connection.execute("PRAGMA max_page_count = 20").fetchall()
     with pytest.raises(NoRoom, match="full"), database.writing() as db:
         db.execute("INSERT INTO collections VALUES ('a', 'local', ?, 1, 0)", ("x" * 200_000,))
     with database.reading() as db:
