@@ -19,12 +19,18 @@ class Database(SqliteFile):
 
     def __init__(self, folder: Path, store_id: str):
         """Opens and checks the database of the store with this id."""
+        self.is_sealed = False
+        """Whether rows have seals: see rows.py."""
+
+        def check(connection: sqlite3.Connection) -> None:
+            self.is_sealed = schema.check(connection, store_id) > 1
+
         super().__init__(
             folder / FILE,
             partial(_told, folder),
             columns=schema.COLUMNS,
             pragmas=schema.PRAGMAS,
-            check=lambda connection: schema.check(connection, store_id),
+            check=check,
         )
 
     @contextlib.contextmanager

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hypic_rag.atomic_write import replacing
-from hypic_rag.errors import StoreDamaged, StoreMismatch
+from hypic_rag.errors import BadInput, StoreDamaged, StoreMismatch
 from hypic_rag.stored_json import made, parse_object
 
 FILE = "store.json"
@@ -34,7 +34,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """None where there is no file. Raises StoreDamaged or StoreMismatch (written by another version)."""
+        """None where there is no file. Raises StoreDamaged, StoreMismatch (written by another version), BadInput."""
         try:
             values = parse_object((folder / FILE).read_bytes())
             if values.pop("format") != FORMAT:
@@ -45,9 +45,12 @@ class Manifest:
                 if min(manifest.dimension, manifest.chunk_tokens, manifest.chunk_overlap + 1) < 1:
                     raise ValueError("one of its sizes is less than nothing")
                 return manifest
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, KeyError, OSError) as error:
+        except OSError as error:
+            why = f"{folder / FILE} cannot be read: {error.strerror}. Check its permissions, and the disk"
+            raise BadInput(why) from error
+        except (ValueError, KeyError) as error:
             raise StoreDamaged(f"{folder / FILE} cannot be read: {error}. {how_to_rebuild(folder)}") from error
         raise StoreMismatch(
             f"store {folder} has format version {version}, this program reads version {VERSION}. "

@@ -1,7 +1,6 @@
 """The tables of store.sqlite."""
 
 import contextlib
-import hashlib
 import sqlite3
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from hypic_rag.sqlite_file import (
     whole,
 )
 
-VERSION = 1
+VERSIONS = (1, 2)  # the first has no seals, see rows.py
 PRAGMAS = ("foreign_keys = ON", "secure_delete = ON")  # what is deleted is overwritten
 TABLES = """
 CREATE TABLE info (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -56,20 +55,21 @@ def create(database: Path, store_id: str) -> None:
         connection.executescript(f"BEGIN; {TABLES}")
         connection.executemany(
             "INSERT INTO info VALUES (?, ?)",
-            [("version", VERSION), ("store_id", store_id), ("generation", 0)],
+            [("version", VERSIONS[-1]), ("store_id", store_id), ("generation", 0)],
         )
         connection.execute("COMMIT")
 
 
-def check(connection: sqlite3.Connection, store_id: str) -> None:
-    """Raises StoreDamaged where the database is not that of this store, or its rows contradict each other."""
+def check(connection: sqlite3.Connection, store_id: str) -> int:
+    """The version. Raises StoreDamaged where the database is not that of this store, or its rows contradict each
+    other."""
     if missing := NAMES - {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}:
         raise sqlite3.DatabaseError(f"it has no {', no '.join(sorted(missing))}")
     info = dict(connection.execute("SELECT name, value FROM info"))
-    if info.get("version") != VERSION or info.get("store_id") != store_id:
+    if info.get("version") not in VERSIONS or info.get("store_id") != store_id:
         raise StoreDamaged(
             f"store.sqlite belongs to store {info.get('store_id')} (version {info.get('version')}), but "
-            f"store.json to store {store_id} (version {VERSION}): one of them was copied from elsewhere. "
+            f"store.json to store {store_id} (version {VERSIONS[-1]}): one of them was copied from elsewhere. "
             f"Put the two files of one store together, or move the folder away and ingest again."
         )
     orphans = connection.execute("SELECT count(*) FROM chunks WHERE doc_id NOT IN (SELECT doc_id FROM documents)")
@@ -78,6 +78,7 @@ def check(connection: sqlite3.Connection, store_id: str) -> None:
             f"store.sqlite has {n} chunks without their document: something else has written to it. "
             f"Move the folder away and ingest again."
         )
+    return int(info["version"])
 
 
 def generation(connection: sqlite3.Connection) -> int:
@@ -107,8 +108,3 @@ def n_documents(database: Path) -> int:
                 f"{database} cannot be read: {error}. Nothing was changed. {what_to_do(database, error)}."
             ) from error
         raise StoreDamaged(f"{database} is damaged: {error}. Move its folder away and ingest again.") from error
-
-
-def rendering(title: str, text: str) -> bytes:
-    """Equal for two chunks that the model reads as the same segment."""
-    return hashlib.sha256(f"{title}\0{text}".encode()).digest()
