@@ -239,7 +239,8 @@ def check_rows(connection: sqlite3.Connection, columns: Columns, made: Made = la
     """
 
     def checked(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> Any:
-        for (name, *_), value in zip(cursor.description, row, strict=True):
+        for (spelt, *_), value in zip(cursor.description, row, strict=True):
+            name = spelt.lower()  # as SQLite takes it; what a table calls its columns may be damaged, too
             if not (columns[name] if name in columns else SQLITES_OWN[name])(value):
                 raise DamagedRow(f"could not decode {name} {str(value)[:80]!r}")
         return made(cursor, row)
@@ -274,11 +275,11 @@ def is_damage(error: Exception) -> bool:
     return any(sign in str(error).lower() for sign in SIGNS_OF_DAMAGE)
 
 
-def is_busy(error: Exception) -> bool:
+def is_busy(error: Exception | None) -> bool:
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def what_to_do(path: Path, error: Exception) -> str:
+def what_to_do(path: Path, error: Exception | None = None) -> str:
     """About an error that is no damage."""
     folder = path.parent
     if isinstance(error, UnreadLog):
@@ -299,6 +300,6 @@ def _is_full(folder: Path) -> bool:
         return False
 
 
-def _code(error: Exception) -> int:
+def _code(error: Exception | None) -> int:
     """Without what SQLite adds to it; 0 of an error that is not SQLite's."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

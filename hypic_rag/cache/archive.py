@@ -20,6 +20,7 @@ from hypic_rag.cache.report import Miss, Problem
 from hypic_rag.cache.tiers.folder import EntryFolder
 from hypic_rag.cache.tiers.inventory import Listed, Wanted
 from hypic_rag.errors import BadInput
+from hypic_rag.sqlite_file import what_to_do
 from hypic_rag.stored_json import parse
 
 MOST_OF_A_RECORD = 1 << 20  # bytes
@@ -79,7 +80,8 @@ def export(folder: EntryFolder, entries: Iterable[Listed], path: Path) -> Moved:
 def import_(folder: EntryFolder, path: Path) -> Moved:
     """From ``path``. A valid copy that is there stays, nothing is evicted, and what is damaged is left out.
 
-    Raises BadInput where it is no tar file, or ends too early; what came before is in all the same. Raises OSError.
+    Raises BadInput where it is no tar file, or ends too early, or the folder cannot be written; what came before is in
+    all the same. Raises OSError.
     """
     moved = Moved()
     record: Record | None = None
@@ -94,6 +96,8 @@ def import_(folder: EntryFolder, path: Path) -> Moved:
                     record = None
                 elif name.endswith(".safetensors"):
                     moved.problems.append(Problem(digest, "orphan", "it has no record in the archive"))
+    except BadInput:
+        raise
     except (ValueError, EOFError) as error:
         raise BadInput(
             f"{path} is not a whole archive of segments: {error}. Make one with hypic-rag cache export FILE.tar; "
@@ -163,6 +167,10 @@ def _take_in(folder: EntryFolder, record: Record, data: bytes, moved: Moved) -> 
         if problem := folder.problem(there.row):
             folder.discard([record.digest], Miss("damaged", problem.detail))
     outcome = folder.write(record, [memoryview(data)], may_evict=False)
+    if outcome == "refused" and folder.trouble:
+        raise BadInput(
+            f"{folder.trouble}. {what_to_do(folder.folder / 'index.sqlite')}; {moved.outcomes['stored']} entries are in"
+        )
     moved.outcomes[outcome] += 1
     if outcome == "stored":
         moved.nbytes += record.nbytes

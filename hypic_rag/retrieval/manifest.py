@@ -11,6 +11,7 @@ from hypic_rag.stored_json import made, parse_object
 FILE = "store.json"
 FORMAT = "hypic-rag store"
 VERSION = 1
+MOST = 2**31  # of a size
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Manifest:
             version = values.pop("version")
             if version == VERSION:
                 manifest = made(cls, values)
-                if min(manifest.dimension, manifest.chunk_tokens, manifest.chunk_overlap + 1) < 1:
-                    raise ValueError("one of its sizes is less than nothing")
+                sizes = (manifest.dimension, manifest.chunk_tokens, manifest.chunk_overlap + 1)
+                if not all(0 < size < MOST for size in sizes):
+                    raise ValueError(f"its sizes are {str(sizes)[:80]}")
                 return manifest
         except (FileNotFoundError, NotADirectoryError):
             return None

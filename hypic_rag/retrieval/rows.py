@@ -47,13 +47,18 @@ def rendering(title: str, text: str) -> bytes:
     return hashlib.sha256(f"{title}\0{text}".encode()).digest()
 
 
+def pair_of(row: Sequence[Any]) -> tuple[str, str]:
+    """Title and text, of the columns title, text, rendering. Raises DamagedRow."""
+    title, text, stored = row
+    if rendering(title, text) != stored:
+        raise DamagedRow("a chunk's text is not what was stored")
+    return title, text
+
+
 def chunk_of(row: Sequence[Any]) -> StoredChunk:
     """Of the columns CHUNK. Raises DamagedRow."""
-    *values, stored = row
-    chunk = StoredChunk(*values)
-    if rendering(chunk.title, chunk.text) != stored:
-        raise DamagedRow(f"the text of chunk {chunk.id} is not what was stored")
-    return chunk
+    chunk_id, doc_id, ordinal, *rest = row
+    return StoredChunk(chunk_id, doc_id, ordinal, *pair_of(rest))
 
 
 def row_of(document: StoredDocument, is_sealed: bool) -> tuple[str, ...]:

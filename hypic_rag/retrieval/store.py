@@ -29,6 +29,7 @@ from hypic_rag.retrieval.rows import (
     blob_of,
     chunk_of,
     document_of,
+    pair_of,
     rendering,
     row_of,
     vectors_of,
@@ -209,12 +210,8 @@ class Store:
         cached.
         """
         with self._database.reading() as db:
-            return [
-                tuple(row)
-                for row in db.execute(
-                    "SELECT title, text FROM gone WHERE rendering NOT IN (SELECT rendering FROM chunks)"
-                )
-            ]
+            query = "SELECT title, text, rendering FROM gone WHERE rendering NOT IN (SELECT rendering FROM chunks)"
+            return [pair_of(row) for row in db.execute(query)]
 
     # writing
 
@@ -299,6 +296,8 @@ class Store:
             rows = db.execute(
                 f"SELECT id, embedding FROM chunks WHERE id IN ({','.join('?' * len(ids))})", ids
             ).fetchall()
+            if len(rows) != len(ids):
+                raise DamagedRow("chunks have lost their rows")
             self._index.add([i for i, _ in rows], vectors_of(rows, self.manifest.dimension, self._database.is_sealed))
         self._indexed = generation
 
