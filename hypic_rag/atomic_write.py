@@ -21,8 +21,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException as error:
         clear_away(unfinished)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
     with contextlib.suppress(OSError):  # not every file system lets a folder be synced
         sync_folder(path.parent)

@@ -11,6 +11,8 @@ Made = TypeVar("Made")
 
 def parse(text: str | bytes | bytearray) -> Any:
     """What it says. Raises ValueError, also where it is no UTF-8, is nested too deeply, or names a field twice."""
+    if not isinstance(text, str):
+        text = text.decode()  # json would pass half characters
     try:
         return json.loads(text, object_pairs_hook=_without_twins)
     except RecursionError:

@@ -7,6 +7,7 @@ them in memory, so index and texts cannot disagree. Several processes may read a
 
 import fcntl
 import os
+import sqlite3
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from hypic_rag.retrieval.rows import (
 )
 from hypic_rag.retrieval.rows import StoredDocument as StoredDocument  # what Store takes and gives
 from hypic_rag.retrieval.vectors import VectorIndex, Vectors
-from hypic_rag.sqlite_file import DamagedRow
+from hypic_rag.sqlite_file import DamagedRow, what_to_do
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine
@@ -120,8 +121,9 @@ class Store:
                             chunk_overlap or 0,
                         )
                         cls._create(folder, engine, embedder, *sizes)
-        except OSError as error:
-            raise BadInput(f"no store can be made in {folder}: {error}. Choose a folder you can write to.") from error
+        except (OSError, sqlite3.Error) as error:
+            to_do = what_to_do(folder / SQLITE, error)
+            raise BadInput(f"no store can be made in {folder}: {error}. {to_do}") from error
         store = cls.open(folder, embedder=embedder)
         try:
             store.check_engine(engine)
