@@ -1,6 +1,6 @@
 """Whatever is wrong with JSON is one ValueError."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,9 +14,14 @@ class Thing:
     n: int
     share: float
     rest: tuple[int, ...] = ()
+    pair: tuple[float, float] | None = None
+    names: list[str] = field(default_factory=list)
+    more: dict[str, int] = field(default_factory=dict)
 
 
-GOOD: dict[str, Any] = {"name": "a", "n": 1, "share": 0.5, "rest": ()}
+GOOD: dict[str, Any] = {
+    "name": "a", "n": 1, "share": 0.5, "rest": (1, 2), "pair": (0.5, 1), "names": ["b"], "more": {"c": 1},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", [
@@ -35,12 +40,14 @@ def test_an_object_is_wanted(text: str) -> None:
 
 def test_it_is_made_of_its_fields() -> None:
     assert made(Thing, GOOD) == Thing(**GOOD)
-    assert made(Thing, GOOD | {"share": 1}).share == 1
+    assert made(Thing, GOOD | {"share": 1}).share == 1 and made(Thing, GOOD | {"pair": None}).pair is None
 
 
 @pytest.mark.parametrize("changes", [
     {"name": 1}, {"name": None}, {"n": True}, {"n": 1.0}, {"n": "1"}, {"share": "x"}, {"share": float("nan")},
-    {"share": float("inf")}, {"share": False}, {"more": 1},
+    {"share": float("inf")}, {"share": False}, {"another": 1}, {"rest": [1]}, {"rest": ("a",)}, {"pair": (1,)},
+    {"pair": ("a", 1)}, {"names": "b"}, {"share": 10**400},
+    {"names": [1]}, {"more": []}, {"more": {"c": "1"}},
 ])  # fmt: skip
 def test_a_field_of_another_type_is_a_value_error(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError):

@@ -45,7 +45,7 @@ class Record:
             made = cls(**fields)  # type: ignore[arg-type]
             sound = (
                 DIGEST.fullmatch(made.digest)
-                and type(made.nbytes) is type(made.checksum) is int
+                and all(type(n) is int and 0 <= n < 2**63 for n in (made.nbytes, made.checksum))
                 and isinstance(made.tokens, str)
                 and all(type(made.key[name]) is kind for name, kind in KEY_TYPES.items())
                 and all(0 <= made.key[name] < 2**63 for name, kind in KEY_TYPES.items() if kind is int)
