@@ -158,7 +158,7 @@ def _read_file(file: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise BadInput(f"the settings file {file} cannot be opened: {reason(error)}. Check {HOME_VARIABLE}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, UTF-8, numbers without end
         raise BadInput(f"the settings file {file} cannot be read: {error}. Mend it or delete it") from error
     return values
 

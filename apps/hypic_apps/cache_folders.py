@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from hypic_rag.cache.tiers.inventory import Listed, Wanted
 from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.paths import exists
+from hypic_rag.sqlite_file import DAMAGE_ERRORS, what_to_do
 
 SEGMENTS = "segments"  # as retrieval.Store names it, whose import takes a second
 SHORT = 12
@@ -30,9 +30,9 @@ def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterato
     cache = EntryFolder(folder, settings.disk_budget)
     try:
         yield cache
-    except sqlite3.Error as error:
+    except DAMAGE_ERRORS as error:
         raise StoreDamaged(
-            f"the cache index in {folder} cannot be used: {error}. Check its permissions and the free space there"
+            f"the cache index in {folder} cannot be used: {error}. {what_to_do(folder / 'index.sqlite', error)}"
         ) from error
     finally:
         cache.close()

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 VERSION = 1
 """Raised whenever a change to this file alters any figure; rows of other versions are measured again."""
 
+TEXTS = ("task", "id", "mode", "answer", "commit")
+NUMBERS = (
+    "nll", "kl", "first_token", "top2_gap", "prompt_tokens", "computed_tokens", "n_documents", "n_dropped",
+)  # fmt: skip
+"""Fields of every row, beside the task's scores."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -103,7 +109,7 @@ def measure_question(
         for mode in sorted(modes, key=lambda mode: mode != FULL):
             key = measured_key(engine, asked, mode)
             row = rows.get(key)
-            if row is None:
+            if row is None or not _is_whole(row, asked.task):
                 if full_logprobs is None and mode != FULL:
                     full_logprobs = logprobs(engine.score(asked.prompt, asked.answer_ids, policy=FULL.policy))
                 row, own_logprobs = measure(engine, asked, mode, full_logprobs)
@@ -143,6 +149,14 @@ def measure(
         "commit": commit(),
     }
     return row, first
+
+
+def _is_whole(row: dict[str, Any], task: Task) -> bool:
+    """Whether it has what ``measure`` gives: a line of a file that was damaged may not."""
+    numbers = [row.get(name) for name in (*NUMBERS, *task.scores)]
+    return all(isinstance(value, int | float) for value in numbers) and all(
+        isinstance(row.get(name), str) for name in TEXTS
+    )
 
 
 def logprobs(score: "Score") -> NDArray[np.float64]:

@@ -24,17 +24,17 @@ GAP_BOUNDS = {"float32": 0.01, "bfloat16": 0.5, "float16": 0.1}
 we compute in. In float32 gaps move by 1e-4. In bfloat16 logits of 16 and more come in steps of 1/8, and gaps moved by
 up to 0.19 (n=4); float16 has eight times finer steps.
 """
-FIELDS = (
-    "id",
-    "mode",
-    "seam_tokens",
-    "prompt_tokens",
-    "answer",
-    "answer_nll",
-    "first_token",
-    "top2_gap",
-    "first_token_kl",
-)
+FIELDS: dict[str, tuple[type, ...]] = {
+    "id": (str,),
+    "mode": (str,),
+    "seam_tokens": (int, type(None)),
+    "prompt_tokens": (int,),
+    "answer": (str,),
+    "answer_nll": (int, float),
+    "first_token": (int,),
+    "top2_gap": (int, float),
+    "first_token_kl": (int, float),
+}
 
 ByMode = dict[Mode, dict[str, dict[str, Any]]]
 Pair = tuple[dict[str, Any], dict[str, Any]]
@@ -74,6 +74,9 @@ def read_reference(path: Path) -> ByMode:
     for number, row in enumerate(read_rows(path), start=1):
         if missing := [name for name in FIELDS if name not in row]:
             raise BadInput(f"{path}, line {number}: a reference row needs {', '.join(missing)}")
+        for name, kinds in FIELDS.items():
+            if not isinstance(row[name], kinds) or isinstance(row[name], bool):
+                raise BadInput(f"{path}, line {number}: its {name} is {str(row[name])[:80]!r}. Take the row out")
         spelling = row["mode"] if row["mode"] == "full" else f"{row['mode']}:w={row['seam_tokens']}"
         theirs.setdefault(parse_mode(spelling), {})[row["id"]] = row
     ids = next(iter(theirs.values())).keys()

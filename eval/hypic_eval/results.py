@@ -1,13 +1,14 @@
 """Results on disk: rows of figures with what they were measured on; every table is made from such a file."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from hypic_rag.atomic_write import replacing
 from hypic_rag.errors import BadInput
+from hypic_rag.stored_json import made, parse_object
 
 FORMAT = "hypic-eval results"
 VERSION = 1
@@ -67,11 +68,10 @@ class Results:
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
         text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text + "\n", encoding="utf-8")
-            partial.replace(path)
+            with replacing(path) as file:
+                file.write(f"{text}\n".encode())
         except OSError as error:
             raise BadInput(f"{path} cannot be written: {error}. Name another file with --out.") from error
 
@@ -79,14 +79,15 @@ class Results:
     def load(cls, path: Path) -> "Results":
         """Raises BadInput if ``path`` was not written by ``save`` of this version."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_object(path.read_bytes())
             if content["format"] != FORMAT or content["version"] != VERSION:
                 raise BadInput(
                     f"{path} is {content['format']} version {content['version']}, and this program reads "
                     f"{FORMAT} version {VERSION}; measure again with it"
                 )
             rows = [
-                ResultRow(**{**row, "interval": row["interval"] and tuple(row["interval"])}) for row in content["rows"]
+                made(ResultRow, {**row, "interval": row["interval"] and tuple(row["interval"])})
+                for row in content["rows"]
             ]
             return cls(rows=rows, **{name.name: content[name.name] for name in fields(cls) if name.name != "rows"})
         except (OSError, ValueError, KeyError, TypeError) as error:

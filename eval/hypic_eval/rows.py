@@ -9,6 +9,7 @@ from typing import Any
 
 from hypic_rag.errors import BadInput
 from hypic_rag.paths import exists
+from hypic_rag.stored_json import parse_object
 
 
 def row_key(settings: Mapping[str, Any]) -> str:
@@ -48,6 +49,7 @@ class RowFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
+            self._ends_in_newline = False  # as far as is known
             raise BadInput(f"{self.path} cannot be written: {error}. Name another file with --rows.") from error
         self._ends_in_newline = True
 
@@ -60,7 +62,7 @@ class RowFile:
         self._ends_in_newline = content.endswith(b"\n") or not content
         for line in filter(None, content.split(b"\n")):
             try:
-                row = json.loads(line)
+                row = parse_object(line)
                 self.rows.setdefault(row["key"], row)
             except (ValueError, KeyError, TypeError):
                 self.n_unreadable += 1

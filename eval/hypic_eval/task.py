@@ -1,6 +1,5 @@
 """What a task is: how rows of a data file become questions, and how their answers are scored."""
 
-import json
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hypic_rag.errors import BadInput
+from hypic_rag.stored_json import parse_object
 
 Row = Mapping[str, Any]
 Document = tuple[str, str]
@@ -88,7 +88,7 @@ def read_questions(path: Path, task_name: str | None = None, limit: int | None =
     for number, row in enumerate(rows, start=1):
         try:
             question = task.read(row)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise BadInput(f"{path}, line {number}: not a row of task {task.name}: {error!r}") from error
         if not question.text.strip() or not question.answers:
             raise BadInput(f"{path}, line {number}: a row needs a question and at least one answer")
@@ -108,12 +108,9 @@ def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
         if not line.strip() or (limit is not None and len(rows) >= limit):
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadInput(f"{path}, line {number}: not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise BadInput(f"{path}, line {number}: an object was expected, not {type(row).__name__}")
-        rows.append(row)
+            rows.append(parse_object(line))
+        except ValueError as error:
+            raise BadInput(f"{path}, line {number}: no JSON object: {error}. Mend the line or take it out") from error
     if not rows:
         raise BadInput(f"{path} holds no rows; a jsonl file with one object a line is needed")
     return rows

@@ -95,8 +95,10 @@ def unpack(data: memoryview | bytes, asked: Identity) -> Entry:
         layers: list[dict[str, Tensor]] = [{} for _ in header.families]
         for full_name, tensor in tensors.items():
             layer, name = full_name.split(".", 1)
+            if not layer.isdecimal():  # -1 would be the last
+                raise ValueError(f"tensor {full_name} is of no layer")
             layers[int(layer)][name] = tensor
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, LookupError, TypeError, RuntimeError) as error:
         raise EntryRefused("damaged", f"not a stored entry: {type(error).__name__}: {error}") from error
     pairs = zip(header.families, layers, strict=True)
     return Entry(header.n_tokens, header.seam_tokens, tuple(LayerEntry(*pair) for pair in pairs))

@@ -1,5 +1,6 @@
 """What is known of a stored file without reading it: whose it is, how large, its checksum. Imports no torch."""
 
+import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping
@@ -44,10 +45,12 @@ class Record:
             made = cls(**fields)  # type: ignore[arg-type]
             sound = (
                 DIGEST.fullmatch(made.digest)
-                and type(made.nbytes) is type(made.checksum) is int
+                and all(type(n) is int and 0 <= n < 2**63 for n in (made.nbytes, made.checksum))
                 and isinstance(made.tokens, str)
                 and all(type(made.key[name]) is kind for name, kind in KEY_TYPES.items())
+                and all(0 <= made.key[name] < 2**63 for name, kind in KEY_TYPES.items() if kind is int)
             )
+            str.encode(json.dumps(dict(made.key), ensure_ascii=False))  # no half characters, which no index holds
         except (TypeError, LookupError) as error:
             raise ValueError(f"not a record of a stored entry: {error}") from error
         if not sound:

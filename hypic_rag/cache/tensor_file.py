@@ -7,13 +7,12 @@ Source: https://huggingface.co/docs/safetensors (the length of the header, the h
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hypic_rag.cache.header import LENGTH_BYTES
+from hypic_rag.cache.header import LENGTH_BYTES, layout
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -38,19 +37,16 @@ def pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[m
     return [begin, *(tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data for name in names)]
 
 
-def read(data: memoryview | bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read(data: memoryview | bytes) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     """The tensors and the metadata. Tensors lie in ``data``, or in a copy where that cannot be written.
 
-    Raises ValueError, LookupError, TypeError, AttributeError or RuntimeError for what is no such file.
+    Raises ValueError, LookupError, TypeError or RuntimeError for what is no such file.
     """
+    places, metadata, start = layout(data)
     memory = np.frombuffer(data, np.uint8)
-    start = LENGTH_BYTES + int.from_bytes(memory[:LENGTH_BYTES].tobytes(), "little")
-    header: dict[str, Any] = json.loads(memory[LENGTH_BYTES:start].tobytes())
-    metadata = header.pop("__metadata__", {})
     memory = memory[start:] if memory.flags.writeable else memory[start:].copy()
     values = torch.from_numpy(memory) if len(memory) else torch.empty(0, dtype=torch.uint8)  # whose stride is not 0
     tensors = {}
-    for name, about in header.items():
-        first, stop = about["data_offsets"]
-        tensors[name] = values[first:stop].view(DTYPES[about["dtype"]]).view(about["shape"])
+    for name, place in places.items():
+        tensors[name] = values[place.first : place.stop].view(DTYPES[place.dtype]).view(place.shape)
     return tensors, metadata

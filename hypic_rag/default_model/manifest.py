@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hypic_rag.stored_json import parse_object
+
 FILE = "hypic_manifest.json"
 FORMAT = "hypic-default-model"
 VERSION = 1
@@ -37,7 +39,7 @@ def problems(folder: Path, sources: dict[str, str], *, full: bool = False) -> li
     A folder built from other ``sources`` counts as wrong.
     """
     try:
-        manifest = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        manifest = parse_object((folder / FILE).read_bytes())
         found_format, wanted_format = f"{manifest['format']} {manifest['version']}", f"{FORMAT} {VERSION}"
         if found_format != wanted_format:
             return [f"{FILE} is of format {found_format}, not {wanted_format}"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypic_rag.errors import BadInput
 from hypic_rag.paths import absolute, exists
 from hypic_rag.retrieval.readers.jsonl import text_lines
+from hypic_rag.stored_json import parse_object
 
 FILE = "questions.jsonl"
 
@@ -65,8 +66,8 @@ def read_questions(file: Path) -> list[str]:
 
 def _question(line: str, where: str) -> str:
     try:
-        question = json.loads(line)["question"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        question = parse_object(line)["question"]
+    except (ValueError, KeyError) as error:
         raise BadInput(
             f"{where}: is no JSON object with a 'question': {error!r}. Mend the line or take it out"
         ) from error

@@ -1,13 +1,13 @@
 """store.json: what a store was made with, and whether that is what is in use now."""
 
-import contextlib
 import json
-import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypic_rag.errors import StoreDamaged, StoreMismatch
+from hypic_rag.atomic_write import replacing
+from hypic_rag.errors import BadInput, StoreDamaged, StoreMismatch
+from hypic_rag.stored_json import made, parse_object
 
 if TYPE_CHECKING:
     from hypic_rag.prompt import PromptFormat
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FILE = "store.json"
 FORMAT = "hypic-rag store"
 VERSION = 1
+MOST = 2**31  # of a size
 
 
 @dataclass(frozen=True)
@@ -33,41 +34,29 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Atomic: a reader sees no file or the whole one."""
-        new = folder / f"{FILE}.{os.getpid()}.new"
-        try:
-            with new.open("w", encoding="utf-8") as file:
-                json.dump({"format": FORMAT, "version": VERSION, **asdict(self)}, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(folder / FILE)
-        except OSError:
-            with contextlib.suppress(OSError):
-                new.unlink()
-            raise
-        with contextlib.suppress(OSError):  # not every file system lets a folder be synced
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        with replacing(folder / FILE) as file:
+            file.write(json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """None where there is no file. Raises StoreDamaged or StoreMismatch (written by another version)."""
+        """None where there is no file. Raises StoreDamaged, StoreMismatch (written by another version), BadInput."""
         try:
-            values = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            values = parse_object((folder / FILE).read_bytes())
             if values.pop("format") != FORMAT:
                 raise ValueError(f"it does not say {FORMAT!r}")
             version = values.pop("version")
             if version == VERSION:
-                manifest = cls(**values)
-                for field in fields(cls):
-                    if type(values[field.name]) is not field.type:  # a bool is no number here
-                        raise ValueError(f"{field.name} is {values[field.name]!r}")
+                manifest = made(cls, values)
+                sizes = (manifest.dimension, manifest.chunk_tokens, manifest.chunk_overlap + 1)
+                if not all(0 < size < MOST for size in sizes):
+                    raise ValueError(f"its sizes are {str(sizes)[:80]}")
                 return manifest
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        except OSError as error:
+            why = f"{folder / FILE} cannot be read: {error.strerror}. Check its permissions, and the disk"
+            raise BadInput(why) from error
+        except (ValueError, KeyError) as error:
             raise StoreDamaged(f"{folder / FILE} cannot be read: {error}. {how_to_rebuild(folder)}") from error
         raise StoreMismatch(
             f"store {folder} has format version {version}, this program reads version {VERSION}. "

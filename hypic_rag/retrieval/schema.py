@@ -1,13 +1,25 @@
 """The tables of store.sqlite."""
 
 import contextlib
-import hashlib
 import sqlite3
 from pathlib import Path
 
 from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.sqlite_file import (
+    DAMAGE_ERRORS,
+    Columns,
+    blob,
+    check_rows,
+    connect,
+    connect_read_only,
+    is_damage,
+    text,
+    what_to_do,
+    whole,
+)
 
-VERSION = 1
+VERSIONS = (1, 2)  # the first has no seals, see rows.py
+PRAGMAS = ("foreign_keys = ON", "secure_delete = ON")  # what is deleted is overwritten
 TABLES = """
 CREATE TABLE info (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE documents (
@@ -28,38 +40,36 @@ END;
 CREATE INDEX chunks_by_document ON chunks (doc_id, ordinal);
 CREATE INDEX chunks_by_rendering ON chunks (rendering);
 """
+NAMES = {"info", "documents", "chunks", "gone", "chunk_gone", "chunks_by_document", "chunks_by_rendering"}
+COLUMNS: Columns = {
+    "doc_id": text, "source": text, "title": text, "content_hash": text, "metadata": text,
+    "id": whole, "ordinal": whole, "text": text, "rendering": blob, "embedding": blob,
+    "name": text, "value": lambda value: isinstance(value, int | str), "generation": whole,
+    "n_documents": whole, "n_chunks": whole,
+}  # fmt: skip
 
 
 def create(database: Path, store_id: str) -> None:
     """Makes the tables in a new file."""
-    connection = sqlite3.connect(database, isolation_level=None)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
+    with contextlib.closing(connect(database)) as connection:
         connection.executescript(f"BEGIN; {TABLES}")
         connection.executemany(
             "INSERT INTO info VALUES (?, ?)",
-            [("version", VERSION), ("store_id", store_id), ("generation", 0)],
+            [("version", VERSIONS[-1]), ("store_id", store_id), ("generation", 0)],
         )
         connection.execute("COMMIT")
-    finally:
-        connection.close()
 
 
-def connect(database: Path) -> sqlite3.Connection:
-    """A connection that waits a minute for other writers; the caller serializes its threads."""
-    connection = sqlite3.connect(database, timeout=60, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
-    return connection
-
-
-def check(connection: sqlite3.Connection, store_id: str) -> None:
-    """Raises StoreDamaged where the database is not that of this store, or its rows contradict each other."""
+def check(connection: sqlite3.Connection, store_id: str) -> int:
+    """The version. Raises StoreDamaged where the database is not that of this store, or its rows contradict each
+    other."""
+    if missing := NAMES - {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}:
+        raise sqlite3.DatabaseError(f"it has no {', no '.join(sorted(missing))}")
     info = dict(connection.execute("SELECT name, value FROM info"))
-    if info.get("version") != VERSION or info.get("store_id") != store_id:
+    if info.get("version") not in VERSIONS or info.get("store_id") != store_id:
         raise StoreDamaged(
             f"store.sqlite belongs to store {info.get('store_id')} (version {info.get('version')}), but "
-            f"store.json to store {store_id} (version {VERSION}): one of them was copied from elsewhere. "
+            f"store.json to store {store_id} (version {VERSIONS[-1]}): one of them was copied from elsewhere. "
             f"Put the two files of one store together, or move the folder away and ingest again."
         )
     orphans = connection.execute("SELECT count(*) FROM chunks WHERE doc_id NOT IN (SELECT doc_id FROM documents)")
@@ -68,6 +78,15 @@ def check(connection: sqlite3.Connection, store_id: str) -> None:
             f"store.sqlite has {n} chunks without their document: something else has written to it. "
             f"Move the folder away and ingest again."
         )
+    return int(info["version"])
+
+
+def generation(connection: sqlite3.Connection) -> int:
+    """Rises with every change."""
+    found = connection.execute("SELECT value AS generation FROM info WHERE name = 'generation'").fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError("it has no generation")
+    return int(found[0])
 
 
 def n_documents(database: Path) -> int:
@@ -78,19 +97,14 @@ def n_documents(database: Path) -> int:
     if not database.is_file():
         return 0
     try:
-        with contextlib.closing(sqlite3.connect(database)) as connection:
+        with contextlib.closing(connect_read_only(database)[0]) as connection:
+            check_rows(connection, COLUMNS)
             return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
-    except sqlite3.OperationalError as error:
+    except DAMAGE_ERRORS as error:
         if str(error) == "no such table: documents":  # nothing was ever stored
             return 0
-        raise BadInput(
-            f"{database} is locked or unreadable: {error}. Nothing was changed. Check its permissions and "
-            f"whether another program holds it, then try again."
-        ) from error
-    except sqlite3.DatabaseError as error:
-        raise StoreDamaged(f"{database} cannot be read: {error}. Move its folder away and ingest again.") from error
-
-
-def rendering(title: str, text: str) -> bytes:
-    """Equal for two chunks that the model reads as the same segment."""
-    return hashlib.sha256(f"{title}\0{text}".encode()).digest()
+        if not is_damage(error) and isinstance(error, sqlite3.OperationalError):
+            raise BadInput(
+                f"{database} cannot be read: {error}. Nothing was changed. {what_to_do(database, error)}."
+            ) from error
+        raise StoreDamaged(f"{database} is damaged: {error}. Move its folder away and ingest again.") from error

@@ -7,7 +7,6 @@ them in memory, so index and texts cannot disagree. Several processes may read a
 
 import contextlib
 import fcntl
-import json
 import os
 import sqlite3
 import uuid
@@ -15,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hypic_rag import default_model
 from hypic_rag.config import home
@@ -27,33 +24,27 @@ from hypic_rag.retrieval.database import FILE as SQLITE
 from hypic_rag.retrieval.database import Database
 from hypic_rag.retrieval.embedder import Embedder
 from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild
+from hypic_rag.retrieval.rows import (
+    CHUNK,
+    DOCUMENT,
+    StoredChunk,
+    blob_of,
+    chunk_of,
+    document_of,
+    pair_of,
+    rendering,
+    row_of,
+    vectors_of,
+)
+from hypic_rag.retrieval.rows import StoredDocument as StoredDocument  # what Store takes and gives
 from hypic_rag.retrieval.vectors import VectorIndex, Vectors
+from hypic_rag.sqlite_file import DamagedRow, what_to_do
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine
 
 SEGMENTS = "segments"
 LOCK = "store.lock"
-
-
-@dataclass(frozen=True)
-class StoredDocument:
-    doc_id: str
-    source: str  # the file it was read from
-    title: str
-    content_hash: str
-    metadata: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class StoredChunk:
-    """``id`` is never used again, also not after the chunk has gone."""
-
-    id: int
-    doc_id: str
-    ordinal: int
-    title: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -121,18 +112,20 @@ class Store:
         """
         folder = Path(folder).expanduser()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / LOCK).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, also by kill -9
-                if Manifest.read(folder) is None:
-                    embedder = embedder or Embedder()
-                    sizes = (
-                        DEFAULT_CHUNK_TOKENS if chunk_tokens is None else chunk_tokens,
-                        chunk_overlap or 0,
-                    )
-                    cls._create(folder, engine, embedder, *sizes)
-        except OSError as error:
-            raise BadInput(f"no store can be made in {folder}: {error}. Choose a folder you can write to.") from error
+            if Manifest.read(folder) is None:  # one that is there may be where nothing can be written
+                folder.mkdir(parents=True, exist_ok=True)
+                with (folder / LOCK).open("w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, also by kill -9
+                    if Manifest.read(folder) is None:
+                        embedder = embedder or Embedder()
+                        sizes = (
+                            DEFAULT_CHUNK_TOKENS if chunk_tokens is None else chunk_tokens,
+                            chunk_overlap or 0,
+                        )
+                        cls._create(folder, engine, embedder, *sizes)
+        except (OSError, sqlite3.Error) as error:
+            to_do = what_to_do(folder / SQLITE, error)
+            raise BadInput(f"no store can be made in {folder}: {error}. {to_do}") from error
         store = cls.open(folder, embedder=embedder)
         try:
             store.check_engine(engine)
@@ -181,51 +174,39 @@ class Store:
         with self._database.reading() as db:
             self._refresh()
             ids, similarities = self._index.search(query, k)
-            chunks = {
-                row[0]: row
-                for row in db.execute(
-                    "SELECT c.id, c.doc_id, c.ordinal, c.title, c.text, d.metadata FROM chunks c JOIN "
-                    f"documents d USING (doc_id) WHERE c.id IN ({','.join('?' * len(ids))})",
-                    ids,
-                )
-            }
+            select = f"SELECT {CHUNK} FROM chunks WHERE id IN ({','.join('?' * len(ids))})"
+            chunks = {row[0]: chunk_of(row) for row in db.execute(select, ids)}
+            documents = {doc_id: self.document(doc_id) for doc_id in {chunk.doc_id for chunk in chunks.values()}}
+            if len(chunks) != len(ids) or None in documents.values():
+                raise DamagedRow("chunks that are found have lost their rows")
         return [
-            Found(StoredChunk(*chunks[i][:5]), _metadata(chunks[i][1], chunks[i][5]), similarity)
+            Found(chunks[i], found.metadata, similarity)
             for i, similarity in zip(ids, similarities, strict=True)
+            if (found := documents[chunks[i].doc_id]) is not None
         ]
 
     def documents(self) -> list[StoredDocument]:
         with self._database.reading() as db:
-            rows = db.execute(
-                "SELECT doc_id, source, title, content_hash, metadata FROM documents ORDER BY doc_id"
-            ).fetchall()
-        return [_document(row) for row in rows]
+            rows = db.execute(f"SELECT {DOCUMENT} FROM documents ORDER BY doc_id")
+            return [document_of(row, self._database.is_sealed) for row in rows]
 
     def document(self, doc_id: str) -> StoredDocument | None:
         with self._database.reading() as db:
-            row = db.execute(
-                "SELECT doc_id, source, title, content_hash, metadata FROM documents WHERE doc_id = ?",
-                (doc_id,),
-            ).fetchone()
-        return _document(row) if row else None
+            row = db.execute(f"SELECT {DOCUMENT} FROM documents WHERE doc_id = ?", (doc_id,)).fetchone()
+            return document_of(row, self._database.is_sealed) if row else None
 
     def chunks(self, doc_id: str | None = None) -> list[StoredChunk]:
         """The chunks of one document in their order, or of all."""
         where, values = ("WHERE doc_id = ?", (doc_id,)) if doc_id is not None else ("", ())
         with self._database.reading() as db:
-            return [
-                StoredChunk(*row)
-                for row in db.execute(
-                    f"SELECT id, doc_id, ordinal, title, text FROM chunks {where} ORDER BY doc_id, ordinal",
-                    values,
-                )
-            ]
+            query = f"SELECT {CHUNK} FROM chunks {where} ORDER BY doc_id, ordinal"
+            return [chunk_of(row) for row in db.execute(query, values)]
 
     def counts(self) -> tuple[int, int]:
         """How many documents and how many chunks."""
         with self._database.reading() as db:
             n_documents, n_chunks = db.execute(
-                "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM chunks)"
+                "SELECT (SELECT count(*) FROM documents) AS n_documents, (SELECT count(*) FROM chunks) AS n_chunks"
             ).fetchone()
         return n_documents, n_chunks
 
@@ -234,12 +215,8 @@ class Store:
         cached.
         """
         with self._database.reading() as db:
-            return [
-                tuple(row)
-                for row in db.execute(
-                    "SELECT title, text FROM gone WHERE rendering NOT IN (SELECT rendering FROM chunks)"
-                )
-            ]
+            query = "SELECT title, text, rendering FROM gone WHERE rendering NOT IN (SELECT rendering FROM chunks)"
+            return [pair_of(row) for row in db.execute(query)]
 
     # writing
 
@@ -272,13 +249,7 @@ class Store:
                 "INSERT INTO documents VALUES (?, ?, ?, ?, ?) ON CONFLICT (doc_id) DO UPDATE SET source = "
                 "excluded.source, title = excluded.title, content_hash = excluded.content_hash, "
                 "metadata = excluded.metadata",
-                (
-                    document.doc_id,
-                    document.source,
-                    document.title,
-                    document.content_hash,
-                    json.dumps(document.metadata),
-                ),
+                row_of(document, self._database.is_sealed),
             )
             db.executemany("DELETE FROM chunks WHERE id = ?", [(chunk.id,) for chunk in removed])
             db.executemany("UPDATE chunks SET ordinal = ? WHERE id = ?", kept)
@@ -290,8 +261,8 @@ class Store:
                         ordinal,
                         title,
                         text,
-                        schema.rendering(title, text),
-                        np.asarray(vectors[title, text], "<f4").tobytes(),
+                        rendering(title, text),
+                        blob_of(vectors[title, text], self._database.is_sealed),
                     )
                     for ordinal, (title, text) in new
                 ],
@@ -301,7 +272,8 @@ class Store:
     def remove_document(self, doc_id: str) -> int:
         """Takes a document out; returns how many chunks it had, 0 where it was not there."""
         with self._writing() as db:
-            n_chunks = len(self.chunks(doc_id))
+            query = "SELECT count(*) FROM chunks WHERE doc_id = ?"
+            n_chunks: int = db.execute(query, (doc_id,)).fetchone()[0]
             db.execute("DELETE FROM documents WHERE doc_id = ?", (doc_id,))  # its chunks go with it
         return n_chunks
 
@@ -312,7 +284,7 @@ class Store:
     def forget_gone(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Strikes these off ``gone``, and with them all that are in use again."""
         with self._writing() as db:
-            db.executemany("DELETE FROM gone WHERE rendering = ?", [(schema.rendering(*pair),) for pair in pairs])
+            db.executemany("DELETE FROM gone WHERE rendering = ?", [(rendering(*pair),) for pair in pairs])
             db.execute("DELETE FROM gone WHERE rendering IN (SELECT rendering FROM chunks)")
 
     @contextlib.contextmanager
@@ -329,7 +301,7 @@ class Store:
     def _refresh(self) -> None:
         """Makes the index show the database as the transaction around sees it."""
         db = self._database.connection
-        generation = db.execute("SELECT value FROM info WHERE name = 'generation'").fetchone()[0]
+        generation = schema.generation(db)
         if generation == self._indexed:
             return
         stored = {row[0] for row in db.execute("SELECT id FROM chunks")}
@@ -340,21 +312,9 @@ class Store:
             rows = db.execute(
                 f"SELECT id, embedding FROM chunks WHERE id IN ({','.join('?' * len(ids))})", ids
             ).fetchall()
-            length = 4 * self.manifest.dimension
-            wrong = [i for i, blob in rows if not isinstance(blob, bytes) or len(blob) != length]
-            if wrong:
-                raise StoreDamaged(
-                    f"{self.folder / SQLITE}: the vectors of chunks {wrong[:5]} have a wrong length. "
-                    f"{how_to_rebuild(self.folder)}"
-                )
-            vectors = np.stack([np.frombuffer(blob, "<f4") for _, blob in rows])
-            if not np.isfinite(vectors).all():
-                wrong = [i for (i, _), vector in zip(rows, vectors, strict=True) if not np.isfinite(vector).all()]
-                raise StoreDamaged(
-                    f"{self.folder / SQLITE}: the vectors of chunks {wrong[:5]} are not finite numbers. "
-                    f"{how_to_rebuild(self.folder)}"
-                )
-            self._index.add([i for i, _ in rows], vectors)
+            if len(rows) != len(ids):
+                raise DamagedRow("chunks have lost their rows")
+            self._index.add([i for i, _ in rows], vectors_of(rows, self.manifest.dimension, self._database.is_sealed))
         self._indexed = generation
 
     @classmethod
@@ -390,22 +350,3 @@ def _opens_again(engine: "SegmentEngine") -> str:
     if engine.model_name == default_model.NAME and source.is_relative_to(home()):
         return "default"  # not its folder, which moves with HYPIC_HOME
     return str(source.resolve()) if source.is_dir() else engine.model_name
-
-
-def _document(row: Sequence[Any]) -> StoredDocument:
-    doc_id, source, title, content_hash, metadata = row
-    return StoredDocument(doc_id, source, title, content_hash, _metadata(doc_id, metadata))
-
-
-def _metadata(doc_id: str, cell: Any) -> dict[str, Any]:
-    """A document's metadata as its row has them. Raises StoreDamaged."""
-    try:
-        metadata = json.loads(cell)
-        if not isinstance(metadata, dict):
-            raise ValueError("it is no object")
-    except (ValueError, TypeError) as error:
-        raise StoreDamaged(
-            f"{SQLITE}: the metadata of document {doc_id} cannot be read: {error}. Move the store's folder "
-            f"away and ingest your documents again."
-        ) from error
-    return metadata

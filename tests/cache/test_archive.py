@@ -146,3 +146,78 @@ def test_folders_and_archives_need_no_torch():
     code = "import sys, hypic_rag.cache.archive, hypic_apps.cli.main, hypic_apps.cache_folders, hypic_apps.cache_why\n"
     code += "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def member(name, kind=tarfile.REGTYPE, size=b"", link="", body=b""):
+    """A block of a tar file, and what follows. size: as it stands there, where it is not that of the body."""
+    about = tarfile.TarInfo(name)
+    about.type, about.linkname, about.size = kind, link, len(body)
+    block = bytearray(about.tobuf(tarfile.USTAR_FORMAT))
+    if size:
+        block[124:136] = size.ljust(12, b"\0")
+        block[148:156] = b" " * 8
+        block[148:156] = f"{sum(block):06o}\0 ".encode()
+    return bytes(block) + body + bytes(-len(body) % 512)
+
+
+END = bytes(1024)
+HOSTILE = {  # what stands before the entries; whether those behind it are read, and what is told
+    "a link out of the folder": (member("ab/cd.safetensors", tarfile.SYMTYPE, link="../../../etc/passwd"), True),
+    "a hard link": (member("ab/cd.json", tarfile.LNKTYPE, link="/etc/passwd"), True),
+    "a device": (member("ab/cd", tarfile.CHRTYPE), True),
+    "a sparse file": (member("ab/cd.json", tarfile.GNUTYPE_SPARSE), True),
+    "a GNU long name": (member("././@LongLink", tarfile.GNUTYPE_LONGNAME, body=b"x" * 600), True),
+    "names that lead away": (member("../../../cd.safetensors", body=b"x"), True),
+    "an absolute name": (member("/tmp/cd.safetensors", body=b"x"), True),
+    "a size below zero": (member("ab/cd.json", size=b"-0000001000"), False),
+    "a size of GNU's below zero": (member("ab/cd.json", size=b"\xff" * 12), False),
+    "a size beyond the end": (member("ab/cd.safetensors", size=b"77777777777"), False),
+    "a pax header beyond the end": (member("ab/cd", tarfile.XHDTYPE, size=b"77777777777"), False),
+    "a size that is no number": (member("ab/cd.json", size=b"0x1"), False),
+    "no header": (b"x" * 512, False),
+}
+
+
+@pytest.mark.parametrize("before, goes_on", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_made_to_do_harm_does_none(archive, tmp_path, before, goes_on):
+    whole = archive.read_bytes()
+    archive.write_bytes(before + whole)
+    with SegmentCache.open(tmp_path / "to") as cache:
+        if goes_on:
+            moved = import_(cache.disk, archive)
+            assert moved.outcomes == {"stored": 4} and len(moved.problems) == 1
+        else:
+            with pytest.raises(BadInput, match=r"not a whole archive of segments.*0 entries before"):
+                import_(cache.disk, archive)
+        assert len(list((tmp_path / "to").rglob("*.safetensors"))) == 4 * goes_on
+        assert cache.verify() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "from", "to"]
+
+
+def test_wherever_it_is_cut_what_came_before_is_in(archive, tmp_path):
+    whole = archive.read_bytes()
+    for n, at in enumerate([0, 1, 511, 512, 513, len(whole) // 2, len(whole) - 20_000]):
+        archive.write_bytes(whole[:at])
+        with SegmentCache.open(tmp_path / f"to{n}") as cache:
+            with pytest.raises(BadInput, match="ends too early"):
+                import_(cache.disk, archive)
+            assert cache.verify() == []
+
+
+def test_a_folder_that_cannot_be_written_is_not_called_full(archive, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(30, "Read-only file system")
+
+    with SegmentCache.open(tmp_path / "to") as cache:
+        monkeypatch.setattr("os.fsync", fail)
+        with pytest.raises(BadInput, match=r"Read-only file system.*0 entries are in"):
+            import_(cache.disk, archive)
+
+
+@pytest.mark.parametrize("fields", [
+    {"n_tokens": 2**70}, {"model": "\ud800"}, {"seam_tokens": -1}, {"kind": None}, {"n_tokens": True},
+], ids=str)  # fmt: skip
+def test_a_record_that_no_index_can_hold_is_none(fields):
+    record = Record.of(KEYS[0], [memoryview(b"x")]).fields()
+    with pytest.raises(ValueError):
+        Record.from_fields(record | {"key": record["key"] | fields})

@@ -1,5 +1,6 @@
 """Anything odd about a stored entry is a miss with its reason; what is bad goes, and is stored anew."""
 
+import json
 import os
 import random
 import sqlite3
@@ -37,6 +38,51 @@ def reworded(old, new):
     data = file_bytes(sample_entry(), KEY)
     assert data.count(old) == 1 and len(old) == len(new)
     return data.replace(old, new)
+
+
+def with_header(change):
+    """The key's file with its header, as JSON, changed."""
+    data = file_bytes(sample_entry(), KEY)
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    text = change(header)
+    text = json.dumps(header).encode() if text is None else text
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+def first(header):
+    return header[min(name for name in header if name != "__metadata__")]
+
+
+HEADERS = {  # as if somebody had written the file so, with a row that vouches for it
+    "tensors that overlap": lambda h: first(h).update(data_offsets=h[max(n for n in h if n[0] != "_")]["data_offsets"]),
+    "a tensor before the first": lambda h: first(h).update(data_offsets=[-4, 0]),
+    "a tensor of the last layer but one": lambda h: h.update({"-1.X": h.pop(min(n for n in h if n[0] != "_"))}),
+    "a tensor of layer 999": lambda h: h.update({"999.X": h.pop(min(n for n in h if n[0] != "_"))}),
+    "a shape to be guessed": lambda h: first(h).update(shape=[-1]),
+    "a shape of words": lambda h: first(h).update(shape=["a"]),
+    "a type that is none": lambda h: first(h).update(dtype="F128"),
+    "offsets without end": lambda h: first(h).update(data_offsets=[0, 10**400]),
+    "nested": lambda h: b"[" * 100_000,
+    "a list": lambda h: b"[]",
+    "twice the same": lambda h: b'{"a": 1, "a": 1}',
+    "no metadata": lambda h: h.pop("__metadata__") and None,
+    "metadata that are a list": lambda h: h.update(__metadata__=[]),
+    "nested metadata": lambda h: h.update(__metadata__={"hypic": "[" * 100_000}),
+    "families that are a number": lambda h: h["__metadata__"].update(
+        hypic=json.dumps(json.loads(h["__metadata__"]["hypic"]) | {"families": 5})
+    ),
+}
+
+
+@pytest.mark.parametrize("change", HEADERS.values(), ids=HEADERS)
+def test_a_header_that_nobody_writes_is_damage(folder, change):
+    replace(folder, with_header(change))
+    with SegmentCache.open(folder, host_budget=0) as cache:
+        assert [(p.digest, p.reason) for p in cache.verify()] in ([(KEY.digest, "damaged")], [])
+        assert cache.lookup(KEY).reason == "damaged"
+        assert same_bits(cache.put(KEY, sample_entry(2)), sample_entry(2))
+        assert same_bits(cache.lookup(OTHER).entry, sample_entry(1))
 
 
 DAMAGES = {  # what happens to the folder; the miss's reason; words of its detail

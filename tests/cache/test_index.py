@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sqlite3
+from functools import partial
 
 import pytest
 from cache_samples import file_of, same_bits, sample_entry, sample_key
@@ -40,6 +41,28 @@ def only_foreign_tables(path):
     run_sql(path, "CREATE TABLE entry (something TEXT)")
 
 
+def set_value(path, table, column, value):
+    """Past what the table demands of its columns, as a flipped bit is."""
+    db = sqlite3.connect(path)
+    (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    for demands in (sql.replace(" NOT NULL", ""), sql):
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (demands, table))
+        db.commit()
+        db.close()
+        db = sqlite3.connect(path)
+        if demands != sql:
+            db.execute(f"UPDATE {table} SET {column} = {value}")
+            db.commit()
+    db.close()
+
+
+WHAT_IT_READS = {
+    "entry": ("digest", "nbytes", "checksum", "format_version", "n_tokens", "seam_tokens", "hits", "created",
+              "last_used", "pinned", "model", "kind", "namespace", "tokens", "key", "priority"),
+    "clock": ("inflation", "most_uses"),
+}  # fmt: skip
+
 GARBAGE = {
     "garbage": lambda path: path.write_bytes(random.Random(0).randbytes(20_000)),
     "text": lambda path: path.write_text("not a database, " * 100),
@@ -48,6 +71,13 @@ GARBAGE = {
     "a table lost": lambda path: run_sql(path, "DROP TABLE entry"),
     "a number turned into text": lambda path: run_sql(path, "UPDATE entry SET nbytes = x'00'"),
     "another program's database": only_foreign_tables,
+    "no clock": lambda path: run_sql(path, "DROP TABLE clock"),
+    **{
+        f"{value} for a {column} of {table}": partial(set_value, table=table, column=column, value=value)
+        for table, columns in WHAT_IT_READS.items()
+        for column in columns
+        for value in ("NULL", "x'ff'")
+    },
 }
 
 

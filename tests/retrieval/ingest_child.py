@@ -13,7 +13,7 @@ from pathlib import Path
 from fake_engine import FakeEmbedder, FakeEngine
 
 from hypic_rag.cache import SegmentCache
-from hypic_rag.retrieval import manifest, schema
+from hypic_rag.retrieval import manifest, schema, store
 from hypic_rag.retrieval.chunking import split_document
 from hypic_rag.retrieval.ingest import plan_ingest, run_ingest
 from hypic_rag.retrieval.store import Store
@@ -71,9 +71,9 @@ POINTS = {  # of an ingestion into a store that has version 1
     "before the first segment": (FakeEngine, "_make", 1, True),
     "between segments": (FakeEngine, "_make", 4, False),
     "before the first swap": (Store, "swap_document", 1, True),
-    "inside the first swap": (schema, "rendering", 2, True),
+    "inside the first swap": (store, "blob_of", 2, True),
     "between swaps": (Store, "swap_document", 1, False),
-    "inside the last swap": (schema, "rendering", 14, True),
+    "inside the last swap": (store, "blob_of", 11, True),
     "after the last swap": (Store, "swap_document", 3, False),
     "while segments were discarded": (SegmentCache, "discard", 1, False),
     "before the end": (Store, "forget_gone", 1, False),

@@ -121,6 +121,8 @@ def evict(
                 raise Exit(1) from None
         reason = Miss("evicted", "by hypic-rag cache evict")
         n_evicted = cache.discard((entry.record.digest for entry in going), reason)
+        if n_evicted < len(going):
+            nbytes = sum(entry.record.nbytes for entry in going if not cache.contains(entry.record.digest))
     n_pinned = len(found) - len(going)
     stayed = f"; {n_pinned} pinned stay" if n_pinned else ""
     fields = {"n_evicted": n_evicted, "nbytes": nbytes, "n_pinned": n_pinned}

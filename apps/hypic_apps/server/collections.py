@@ -22,6 +22,7 @@ from hypic_apps.server.removal import Removal
 from hypic_apps.server.stores import Stores
 from hypic_apps.server.tenants import Tenant
 from hypic_apps.server.uploads import Upload
+from hypic_rag.atomic_write import clear_away
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import BadInput, StoreMismatch
@@ -198,7 +199,7 @@ class Collections:
                 )
         except BaseException:
             for upload in uploads:
-                upload.path.unlink(missing_ok=True)
+                clear_away(upload.path)
             raise
         for upload in uploads:
             self._metrics.uploaded(upload.nbytes)

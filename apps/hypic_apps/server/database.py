@@ -1,17 +1,35 @@
-"""server.sqlite: whose collections there are, their files and how far each of them is."""
+"""server.sqlite: API keys, whose collections there are, their files and how far each of them is."""
 
-import contextlib
 import sqlite3
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from hypic_apps.server.errors import NoRoom
 from hypic_rag.errors import StoreDamaged
-from hypic_rag.transaction import transaction
+from hypic_rag.sqlite_file import (
+    Columns,
+    SqliteFile,
+    blob,
+    is_damage,
+    matching,
+    number,
+    text,
+    text_or_null,
+    transaction,
+    what_to_do,
+    whole,
+)
 
+FILE = "server.sqlite"
+VERSION = 1
+TENANT = "[a-z0-9][a-z0-9-]{0,31}"
 FINISHED = ("ready", "failed")  # of a file's status
 TABLES = """
+CREATE TABLE IF NOT EXISTS keys (
+    id TEXT PRIMARY KEY, hash BLOB NOT NULL UNIQUE, tenant TEXT, label TEXT NOT NULL,
+    created REAL NOT NULL, revoked REAL
+);
 CREATE TABLE IF NOT EXISTS collections (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, created_at INTEGER NOT NULL,
     deleting INTEGER NOT NULL DEFAULT 0  -- gone for its tenant; what is left of it is being removed
@@ -39,69 +57,63 @@ CREATE TABLE IF NOT EXISTS leaving (
 """
 
 
-class Database:
-    """One connection, used by one thread at a time; a commit is on the disk. Other processes may use the file too."""
+NAMES = {
+    "keys", "collections", "collection_by_name", "files", "files_by_collection", "files_by_status", "making", "leaving",
+}  # fmt: skip
+_id = matching("[a-z0-9-]+")
+_tenant = matching(TENANT)
+COLUMNS: Columns = {
+    "id": _id, "collection_id": _id, "file_id": _id,
+    "tenant": _tenant, "owner": lambda value: value is None or _tenant(value),
+    "name": text, "filename": text, "error": text_or_null, "created_at": whole, "deleting": whole, "bytes": whole,
+    "status": matching("queued|parsing|prefilling|ready|failed|deleting"), "n": whole, "min(n)": whole,
+    "n_documents": whole, "n_chunks": whole, "n_segments": whole, "n_prefilled": whole,
+    "tokens_done": whole, "tokens_total": whole,
+    "namespace": text, "digest": matching("([0-9a-f]{64})?"),
+    "hash": blob, "label": text, "created": number, "revoked": lambda value: value is None or number(value),
+    "exist": whole,
+}  # fmt: skip
+"""Ids and tenants name files and folders."""
+
+
+class Database(SqliteFile):
+    """Rows answer to their columns' names."""
 
     def __init__(self, path: Path):
         """Made where it is missing. Raises NoRoom where it cannot be written, StoreDamaged where it cannot be read."""
-        self.path = path
-        self._lock = threading.RLock()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._errors_told():
-            self._connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
-            self._connection.row_factory = sqlite3.Row
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
-                self._connection.execute(f"PRAGMA {pragma}").fetchall()
-            self.define(TABLES)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().__init__(
+            path,
+            partial(_told, path),
+            columns=COLUMNS,
+            made=sqlite3.Row,
+            pragmas=("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"),
+            check=_complete,
+        )
 
-    def define(self, tables: str) -> None:
-        """Makes tables that are not there; for those of other modules."""
-        with self.writing() as db:
-            for statement in _statements(tables):
-                db.execute(statement)
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view; rows answer to their columns' names."""
-        with self._transaction("BEGIN") as connection:
-            yield connection
+def _complete(db: sqlite3.Connection) -> None:
+    """All tables are made at once: where one is missing it was lost, and with it what it held."""
+    names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    if db.execute("PRAGMA user_version").fetchone()[0]:
+        if missing := NAMES - names:
+            raise sqlite3.DatabaseError(f"it has no {', no '.join(sorted(missing))}")
+        return
+    with transaction(db, "BEGIN IMMEDIATE"):
+        for statement in _statements(TABLES):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {VERSION}")
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or none of it. Raises NoRoom where the disk takes no more."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
 
-    def compact(self) -> None:
-        """What was deleted leaves the log too."""
-        with self._lock, self._errors_told():
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
-
-    @contextlib.contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._errors_told():
-            if self._connection.in_transaction:  # which this is part of
-                yield self._connection
-                return
-            with transaction(self._connection, begin):
-                yield self._connection
-
-    @contextlib.contextmanager
-    def _errors_told(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise NoRoom(f"{self.path.name}: {error}") from error
-        except sqlite3.IntegrityError:
-            raise  # for whoever asked: a name or an id that is there already, or no more
-        except sqlite3.DatabaseError as error:
-            raise StoreDamaged(
-                f"{self.path} cannot be read: {error}. Move {self.path.parent} away and send your files again"
-            ) from error
+def _told(path: Path, error: Exception) -> Exception:
+    if isinstance(error, sqlite3.IntegrityError):
+        return error  # for whoever asked: a name or an id that is there already, or no more
+    if is_damage(error) or not isinstance(error, sqlite3.OperationalError):
+        return StoreDamaged(
+            f"{path} is damaged: {error}. Put a copy of it in its place, or move {path.parent} away and send your "
+            "files again"
+        )
+    return NoRoom(f"{path.name}: {error}", what_to_do(path, error))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -81,11 +81,11 @@ class TooSlow(ApiError):
                          "server_error", "timeout")  # fmt: skip
 
 
-class NoRoom(ApiError):
-    """The disk is full or cannot be written. reason: what the system said."""
+class NoRoom(ApiError, HypicError):
+    """The disk is full or cannot be written, at the start as well. reason: what the system said."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(507, f"the server cannot store this: {reason}. Free space there, then try again",
+    def __init__(self, reason: str, what_to_do: str = "Free space there, then try again") -> None:
+        super().__init__(507, f"the server cannot store this: {reason}. {what_to_do}",
                          "server_error", "insufficient_storage")  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from hypic_apps.server.metrics import Metrics
 from hypic_apps.server.parsing import Limits, NotRead, Stopped
 from hypic_apps.server.stores import Stores
 from hypic_apps.server.tenants import Tenant
+from hypic_rag.atomic_write import clear_away
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import HypicError
 from hypic_rag.locks import FairLock
@@ -159,7 +160,7 @@ class Jobs:
                 log.exception("ingesting %s failed", job.id)
                 self._fail(job, "the server could not ingest it; its log says why")
             finally:
-                (self._uploads / f"{job.id}{PARSED}").unlink(missing_ok=True)
+                clear_away(self._uploads / f"{job.id}{PARSED}")
                 with self._changed:
                     del self._running[job.id]
                     self._changed.notify_all()
@@ -206,7 +207,7 @@ class Jobs:
         engine = self._engine.within(job.namespace)
         with self._stores.use(self._folder_of(job.tenant.id, job.collection_id), create=True) as store:
             plan = self._plan(job, store, engine, parsed, pace)
-            parsed.unlink()
+            clear_away(parsed)
             report = run_ingest(plan, on_progress=lambda progress: self._told(job, progress), pace=pace)
         self._metrics.prefilled(report.prefill_tokens, report.n_prefilled)
         self._finish(job, status="ready", error=f"not all could be read: {unread}" if unread else None)
@@ -263,14 +264,14 @@ class Jobs:
 
     def _finish(self, job: Job, **changes: object) -> None:
         """Its bytes have served; not before that is recorded."""
-        (self._uploads / f"{job.id}{PARSED}").unlink(missing_ok=True)
+        clear_away(self._uploads / f"{job.id}{PARSED}")
         counts = {name: job.changes[name] for name in COUNTS if name in job.changes}
         with self._database.writing() as db:
             self._record(job, **changes, **counts)
             db.execute("DELETE FROM making WHERE file_id = ?", (job.id,))
         upload = self.upload(job.id)
         if upload is not None:
-            upload.unlink(missing_ok=True)
+            clear_away(upload)  # else the next start does
 
     def _fail(self, job: Job, reason: str) -> None:
         log.warning("file %s was not ingested: %s", job.id, reason)

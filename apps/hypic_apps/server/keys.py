@@ -1,28 +1,21 @@
 """API keys: kept as hashes in server.sqlite, looked up anew for every request."""
 
-import contextlib
 import hashlib
 import re
 import secrets
-import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_apps.server.database import FILE, TENANT, Database
+from hypic_apps.server.errors import NoRoom
+from hypic_rag.errors import BadInput
 from hypic_rag.paths import exists
 
-FILE = "server.sqlite"
 PREFIX = "hypic-"  # by which scanners for secrets, and people, know what they see
 SECRET_BYTES = 32
-BUSY_SECONDS = 10.0
-TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-TABLE = """CREATE TABLE IF NOT EXISTS keys (
-    id TEXT PRIMARY KEY, hash BLOB NOT NULL UNIQUE, tenant TEXT, label TEXT NOT NULL,
-    created REAL NOT NULL, revoked REAL)"""
-COLUMNS = "id, tenant, label, created, revoked"
+COLUMNS = "id, tenant AS owner, label, created, revoked"
 
 
 @dataclass(frozen=True)
@@ -49,14 +42,14 @@ class Keys:
         self.folder = folder
         self._lock = threading.Lock()
         self._seen = False
-        self._connection: sqlite3.Connection | None = None
+        self._file: Database | None = None
 
     def add(self, tenant: str | None, label: str = "") -> tuple[Key, str]:
         """A new key and its secret, which is told this once. Without a tenant it is an operator's.
 
         Raises BadInput for a tenant's name that cannot be one.
         """
-        if tenant is not None and not TENANT.fullmatch(tenant):
+        if tenant is not None and not re.fullmatch(TENANT, tenant):
             raise BadInput(
                 f"{tenant!r} cannot name a tenant: it names a folder and a metrics label. "
                 "Use up to 32 of a to z, 0 to 9 and dashes, such as acme-2"
@@ -65,7 +58,7 @@ class Keys:
             raise BadInput("the name of a key has characters that cannot be shown: use letters, digits and spaces")
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         key = Key(secrets.token_hex(4), tenant, label, time.time(), None)
-        with self._database() as db:
+        with self._database().writing() as db:
             row = (key.id, _hash(secret), tenant, label, key.created)
             db.execute("INSERT INTO keys (id, hash, tenant, label, created) VALUES (?, ?, ?, ?, ?)", row)
         return key, secret
@@ -74,14 +67,14 @@ class Keys:
         """The oldest first, revoked ones too."""
         if not self.exist:
             return []
-        with self._database() as db:
+        with self._database().reading() as db:
             return [Key(*row) for row in db.execute(f"SELECT {COLUMNS} FROM keys ORDER BY created, id")]
 
     def revoke(self, key_id: str) -> Key:
         """From the next request on the key is refused. Raises BadInput where there is none with this id."""
         if not self.exist:
             raise BadInput("there are no keys: hypic-rag keys add makes one")
-        with self._database() as db:
+        with self._database().writing() as db:
             db.execute("UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?", (time.time(), key_id))
             row = db.execute(f"SELECT {COLUMNS} FROM keys WHERE id = ?", (key_id,)).fetchone()
         if row is None:
@@ -90,7 +83,7 @@ class Keys:
 
     def find(self, secret: str) -> Key | None:
         """The key in force with this secret."""
-        with self._database() as db:
+        with self._database().reading() as db:
             query = f"SELECT {COLUMNS} FROM keys WHERE hash = ? AND revoked IS NULL"
             row = db.execute(query, (_hash(secret),)).fetchone()
         return Key(*row) if row else None
@@ -99,41 +92,26 @@ class Keys:
     def exist(self) -> bool:
         """Whether there ever was one. Neither revoking the last nor losing the file under a running server opens it to
         everybody. Makes no file. Raises BadInput where that cannot be told."""
-        if not self._seen and (self._connection is not None or exists(self.folder / FILE)):
-            with self._database() as db:
-                self._seen = bool(db.execute("SELECT EXISTS (SELECT 1 FROM keys)").fetchone()[0])
+        if not self._seen and (self._file is not None or exists(self.folder / FILE)):
+            with self._database().reading() as db:
+                self._seen = bool(db.execute("SELECT EXISTS (SELECT 1 FROM keys) AS exist").fetchone()[0])
         return self._seen
 
     def close(self) -> None:
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
+            if self._file is not None:
+                self._file.close()
+            self._file = None
 
-    @contextlib.contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
+    def _database(self) -> Database:
+        """Raises NoRoom, StoreDamaged."""
         with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = _connect(self.folder)
-                yield self._connection
-            except (sqlite3.Error, OSError) as error:
-                raise StoreDamaged(
-                    f"{self.folder / FILE} cannot be used: {error}. Check the permissions of {self.folder} and the "
-                    "free space there; a copy of the file restores it"
-                ) from error
-
-
-def _connect(folder: Path) -> sqlite3.Connection:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    db = sqlite3.connect(folder / FILE, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode = WAL").fetchone()
-        db.execute(TABLE)
-    except BaseException:
-        db.close()
-        raise
-    return db
+            if self._file is None:
+                try:
+                    self._file = Database(self.folder / FILE)
+                except OSError as error:
+                    raise NoRoom(f"{self.folder}: {error.strerror}", "Mend its permissions") from error
+            return self._file
 
 
 def _hash(secret: str) -> bytes:

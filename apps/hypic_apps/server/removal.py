@@ -119,8 +119,8 @@ class Removal:
             if path.stem not in wanted or path.suffix in (".part", ".parsed"):
                 path.unlink(missing_ok=True)
         for folder in (self._folder / "collections").glob("*/*"):
-            if folder.name not in known:
-                shutil.rmtree(folder, ignore_errors=True)
+            if folder.name not in known:  # what is removed leaves the disk before it leaves the database
+                log.warning("%s is a collection that server.sqlite does not know: was a copy put in its place?", folder)
 
     def check(self) -> None:
         """Raises StoreDamaged where there are collections and the database knows none: it is another one, and what it

@@ -17,7 +17,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hypic_apps.server.errors import ApiError, NoRoom
-from hypic_rag.cache.tiers.files import sync_folder
+from hypic_rag.atomic_write import clear_away, sync_folder
 from hypic_rag.config import format_bytes
 from hypic_rag.retrieval.readers import SUFFIXES
 from hypic_rag.retrieval.segments import SPARE_DISK
@@ -132,11 +132,11 @@ class _Receiver:
         with self._lock:
             self._undone = True
             if self._file is not None:
-                Path(self._file.name).unlink(missing_ok=True)
+                clear_away(Path(self._file.name))
                 with contextlib.suppress(OSError):  # what it had buffered does not fit either
                     self._file.close()
             for upload in self.uploads:
-                upload.path.unlink(missing_ok=True)
+                clear_away(upload.path)
 
     def _begin(self) -> None:
         self._n_headers = 0

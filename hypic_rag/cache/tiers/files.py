@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hypic_rag.atomic_write import clear_away, sync_folder
 from hypic_rag.cache.header import EntryRefused
 from hypic_rag.cache.key import Identity, difference
 from hypic_rag.cache.record import checksum_of
@@ -70,7 +71,7 @@ def write_unfinished(folder: Path, digest: str, pieces: Iterable[memoryview]) ->
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        path.unlink(missing_ok=True)
+        clear_away(path)
         raise
     return path
 
@@ -79,15 +80,6 @@ def finish(unfinished: Path, path: Path) -> None:
     """Give a written file its final name, for good."""
     os.replace(unfinished, path)
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names just put into a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def all_files(folder: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from hypic_rag.atomic_write import clear_away
 from hypic_rag.cache.header import EntryRefused, header_of
 from hypic_rag.cache.key import Identity
 from hypic_rag.cache.record import Record
@@ -107,7 +108,7 @@ class EntryFolder:
                     self._take_back(record.digest)
                 raise
             finally:
-                unfinished.unlink(missing_ok=True)
+                clear_away(unfinished)
 
         return self._try("write", "written, entries stay in memory", attempt, lambda _: "refused")
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hypic_rag.cache.record import DIGEST, Record
+from hypic_rag.cache.record import Record
 from hypic_rag.cache.report import Miss
-from hypic_rag.cache.tiers.index_file import DAMAGE_ERRORS, inode, is_damage, open_index, open_read_only
+from hypic_rag.cache.tiers.index_file import inode, open_index, open_read_only
 from hypic_rag.cache.tiers.worth import MOST_USES, learnt, priority
 from hypic_rag.errors import HypicError
 from hypic_rag.locks import StateLock
-from hypic_rag.transaction import transaction
+from hypic_rag.sqlite_file import DAMAGE_ERRORS, Changed, is_damage, state_of, transaction
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Index:
         self._touches: dict[str, tuple[float, int]] = {}  # digest -> last used, times used
         self._flushed = time.monotonic()
         self._inode = 0
+        self._seen: object = None  # see connect_read_only
         self._db = self._open()
 
     def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -72,7 +73,7 @@ class Index:
         return self.read(lambda db: select(db, digest))
 
     def rows(self) -> list[Row]:
-        return self.read(lambda db: [as_row(values) for values in db.execute(f"SELECT {COLUMNS} FROM entry")])
+        return self.read(lambda db: [Row(*values) for values in db.execute(f"SELECT {COLUMNS} FROM entry")])
 
     def why_absent(self, digest: str) -> Miss:
         query = "SELECT reason, detail FROM gone WHERE digest = ?"
@@ -90,7 +91,7 @@ class Index:
 
     def by_namespace(self) -> dict[str, tuple[int, int]]:
         """Of every namespace that has any: number of entries, and bytes of their files."""
-        query = "SELECT namespace, count(*), sum(nbytes) FROM entry GROUP BY namespace"
+        query = "SELECT namespace, count(*), sum(nbytes) AS nbytes FROM entry GROUP BY namespace"
         return self.read(lambda db: {name: (n, nbytes) for name, n, nbytes in db.execute(query)})
 
     def check(self) -> list[str]:
@@ -140,8 +141,11 @@ class Index:
         with self._lock:
             try:
                 return self._attempt(work, begin)
+            except Changed:
+                pass
             except DAMAGE_ERRORS as error:
-                if self.read_only or not is_damage(error):
+                # its constraints hold for all that is ever written: what breaks one was not
+                if self.read_only or not (is_damage(error) or isinstance(error, sqlite3.IntegrityError)):
                     raise
                 self._db.close()
                 self._db = self._open(cause=error)
@@ -149,7 +153,7 @@ class Index:
 
     def _attempt(self, work: Callable[[sqlite3.Connection], Result], begin: str) -> Result:
         if self.read_only:
-            is_stale = time.monotonic() >= self._retry_at
+            is_stale = time.monotonic() >= self._retry_at or self._is_old()
         else:
             is_stale = inode(self.path) != self._inode  # moved aside by another, or deleted
         if is_stale:
@@ -158,7 +162,13 @@ class Index:
         if self._db.in_transaction:  # left by an interrupt
             self._db.execute("ROLLBACK")
         with transaction(self._db, begin):
-            return work(self._db)
+            answer = work(self._db)
+        if self._is_old():
+            raise Changed("another process wrote to the index while it was read")
+        return answer
+
+    def _is_old(self) -> bool:
+        return self._seen is not None and state_of(self.path) != self._seen
 
     def _open(self, cause: Exception | None = None) -> sqlite3.Connection:
         """cause: the damage met in the file open so far, unless another process has moved that aside."""
@@ -168,41 +178,31 @@ class Index:
         except (sqlite3.Error, OSError, NotImplementedError) as error:  # the last: no file locks
             level = logging.DEBUG if self.read_only else logging.WARNING
             self._retry_at = time.monotonic() + RETRY_SECONDS
-            db = open_read_only(self.path, error, level)
+            db, self._seen = open_read_only(self.path, error, level)
             self.read_only = f"cache folder {self.path.parent} cannot be written, it is only read: {error}"
         else:
             if self.read_only:
                 log.info("cache folder %s can be written again", self.path.parent)
-            self.read_only = ""
+            self.read_only, self._seen = "", None
         self._inode = inode(self.path)
         return db
 
 
-def as_row(values: tuple[object, ...]) -> Row:
-    """Raises the error of a damaged index if these cannot be a row: a flipped bit may change even types, and
-    the digest is used as a file name."""
-    row = Row(*values)  # type: ignore[arg-type]
-    numbers_are_numbers = all(isinstance(value, int) for value in (row.id, *values[2:]))
-    if not (numbers_are_numbers and isinstance(row.digest, str) and DIGEST.fullmatch(row.digest)):
-        raise sqlite3.DatabaseError(f"could not decode row {values}")
-    return row
-
-
 def select(db: sqlite3.Connection, digest: str) -> Row | None:
     found = db.execute(f"SELECT {COLUMNS} FROM entry WHERE digest = ?", (digest,)).fetchone()
-    return as_row(found) if found else None
+    return Row(*found) if found else None
 
 
 def total(db: sqlite3.Connection) -> tuple[int, int]:
     """Number of entries, and bytes of their files."""
-    n_entries, nbytes = db.execute("SELECT count(*), coalesce(sum(nbytes), 0) FROM entry").fetchone()
+    n_entries, nbytes = db.execute("SELECT count(*), coalesce(sum(nbytes), 0) AS nbytes FROM entry").fetchone()
     return n_entries, nbytes
 
 
 def clock(db: sqlite3.Connection) -> tuple[float, float]:
     """L of ``worth.py``, and how many uses count at most."""
-    found = db.execute("SELECT inflation, most_uses FROM clock").fetchone() or (0, MOST_USES)
-    return float(found[0]), float(found[1])
+    inflation, most_uses = db.execute("SELECT inflation, most_uses FROM clock").fetchone() or (0.0, float(MOST_USES))
+    return inflation, most_uses
 
 
 def insert(db: sqlite3.Connection, record: Record) -> None:
@@ -227,7 +227,7 @@ def _uses_before(db: sqlite3.Connection, digest: str) -> int:
         " AND id >= (SELECT seq FROM sqlite_sequence WHERE name = 'gone') - (SELECT count(*) FROM entry)"
     )
     found = db.execute(query, (digest,)).fetchone()
-    return int(found[0]) if found else 0
+    return found[0] if found else 0
 
 
 def delete(db: sqlite3.Connection, row: Row, why: Miss, makes_room: bool = False) -> bool:
@@ -249,7 +249,7 @@ def victims(db: sqlite3.Connection, excess: int, keep: Set[str]) -> list[Row] | 
     found = []
     query = f"SELECT {COLUMNS} FROM entry WHERE pinned = 0 ORDER BY priority, last_used, id"
     for values in db.execute(query):
-        row = as_row(values)
+        row = Row(*values)
         if row.digest not in keep:
             found.append(row)
             excess -= row.nbytes

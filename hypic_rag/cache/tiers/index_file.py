@@ -6,12 +6,26 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
 from hypic_rag.cache.tiers.worth import MOST_USES
 from hypic_rag.errors import StoreDamaged, StoreMismatch
+from hypic_rag.sqlite_file import (
+    DAMAGE_ERRORS,
+    Columns,
+    check_rows,
+    is_busy,
+    is_damage,
+    matching,
+    number,
+    text,
+    transaction,
+    what_to_do,
+    whole,
+)
+from hypic_rag.sqlite_file import connect as connect_to_write
+from hypic_rag.sqlite_file import connect_read_only as connect_to_read
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +65,13 @@ PROBES = (  # fail at once if the tables are not those of this version
     "SELECT id, digest, reason, detail, tokens, key, uses FROM gone LIMIT 1",
     "SELECT inflation, most_uses FROM clock LIMIT 1",
 )
-# the second: of an error message that quotes garbage
-DAMAGE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+COLUMNS: Columns = {
+    "id": whole, "digest": matching("[0-9a-f]{64}"), "nbytes": whole, "checksum": whole, "format_version": whole,
+    "n_tokens": whole, "seam_tokens": whole, "model": text, "kind": text, "namespace": text, "created": number,
+    "last_used": number, "hits": whole, "pinned": whole, "tokens": text, "key": text, "priority": number,
+    "reason": text, "detail": text, "uses": whole, "inflation": number, "most_uses": number, "seq": whole,
+}  # fmt: skip
+"""A digest is used as a file name."""
 
 
 def open_index(path: Path, is_bad: Callable[[], bool], cause: Exception | None) -> sqlite3.Connection:
@@ -75,8 +94,11 @@ def open_index(path: Path, is_bad: Callable[[], bool], cause: Exception | None) 
             return connect(path)
 
 
-def open_read_only(path: Path, cause: Exception, level: int = logging.WARNING) -> sqlite3.Connection:
-    """The index of a folder that cannot be written because of ``cause``. level: at which that is logged.
+def open_read_only(
+    path: Path, cause: Exception, level: int = logging.WARNING
+) -> tuple[sqlite3.Connection, object]:
+    """The index of a folder that cannot be written because of ``cause``, and the state that it has to stay in, as of
+    ``sqlite_file.connect_read_only``. level: at which that is logged.
 
     Raises StoreDamaged if there is none, or if the cause is only that others hold its locks.
     """
@@ -91,21 +113,26 @@ def open_read_only(path: Path, cause: Exception, level: int = logging.WARNING) -
             "Name a folder that can be written, or mend its permissions."
         ) from cause
     try:
-        # immutable: without it SQLite would have to write a -shm file to read a database in WAL mode
-        db = connect(f"file:{quote(str(path))}?mode=ro&immutable=1", read_only=True)
+        db, state = connect_to_read(path)
+        db = _of_this_version(db, path, read_only=True)
     except DAMAGE_ERRORS as error:
         raise StoreDamaged(
             f"cache index {path} can be neither written ({cause}) nor read ({error}). "
-            "Name another cache folder, or mend the permissions of this one."
+            f"{what_to_do(path, error)}, or name another cache folder"
         ) from error
     log.log(level, "cache folder %s cannot be written, it is only read: %s", path.parent, cause)
-    return db
+    return db, state
 
 
-def connect(path: Path | str, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to an index of the known version, which is made if the file is new, and of an older one; what
-    cannot be written is made so in memory. Raises sqlite3.Error, StoreMismatch."""
-    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only)
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to an index of the known version, which is made if the file is new, and of an older one. Raises
+    sqlite3.Error, StoreMismatch."""
+    # NORMAL: a power cut may lose the last rows (their files become orphans) but not harm the index
+    return _of_this_version(connect_to_write(path, ("synchronous = NORMAL",), BUSY_SECONDS), path, read_only=False)
+
+
+def _of_this_version(db: sqlite3.Connection, path: Path, read_only: bool) -> sqlite3.Connection:
+    """What cannot be written is made so in memory."""
     try:
         with closing(db.execute("PRAGMA user_version")) as answer:
             version = answer.fetchone()[0]
@@ -114,19 +141,15 @@ def connect(path: Path | str, read_only: bool = False) -> sqlite3.Connection:
                 f"cache {path} has format {version}, but this hypic-rag knows formats up to {INDEX_VERSION}. "
                 "Upgrade hypic-rag, name another cache folder, or delete this one (it will be built again)."
             )
-        if not read_only:
-            db.execute("PRAGMA journal_mode = WAL").fetchone()
-            # a power cut may lose the last rows (their files become orphans) but not harm the index
-            db.execute("PRAGMA synchronous = NORMAL")
-        elif version < INDEX_VERSION:
-            db = _copy_in_memory(db)
         if version < INDEX_VERSION:
-            db.execute("BEGIN IMMEDIATE")
-            for statement in (*FIRST, *SECOND) if version == 0 else SECOND:
-                db.execute(statement)
-            db.execute("COMMIT")
+            if read_only:
+                db = _copy_in_memory(db)
+            with transaction(db, "BEGIN IMMEDIATE"):
+                for statement in (*FIRST, *SECOND) if version == 0 else SECOND:
+                    db.execute(statement)
         if read_only:
             db.execute("PRAGMA query_only = ON")
+        check_rows(db, COLUMNS)
         for probe in PROBES:
             db.execute(probe).fetchall()
     except BaseException:
@@ -144,27 +167,6 @@ def _copy_in_memory(db: sqlite3.Connection) -> sqlite3.Connection:
         raise
     db.close()
     return copy
-
-
-def is_damage(error: Exception) -> bool:
-    """Whether the error can only come from a bad index file; a lock, a full disk, a bad path is no damage."""
-    if isinstance(error, UnicodeDecodeError):
-        return True
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return True
-    signs = (
-        "no such table",
-        "no such column",
-        "no such index",
-        "already exists",
-        "duplicate column",
-        "could not decode",
-    )
-    return any(sign in str(error).lower() for sign in signs)
-
-
-def is_busy(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def move_aside(path: Path, cause: Exception) -> None:

@@ -1,6 +1,5 @@
 """What an index says of its entries to people: the list, filtered, and what is remembered of those gone."""
 
-import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 from hypic_rag.cache.record import KEY_TYPES, Record
 from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.index import Row
+from hypic_rag.stored_json import parse_object
 
 COLUMNS = f"id, digest, nbytes, checksum, tokens, key, created, last_used, hits, pinned, {', '.join(KEY_TYPES)}"
 
@@ -92,13 +92,16 @@ def pin(db: sqlite3.Connection, digests: Iterable[str], pinned: bool) -> int:
 
 def _listed(row: tuple[Any, ...]) -> Listed:
     number, digest, nbytes, checksum, tokens, key, created, last_used, hits, pinned, *columns = row
-    fields = _fields(key) or dict(zip(KEY_TYPES, columns, strict=True))
+    own = dict(zip(KEY_TYPES, columns, strict=True))
+    fields = _fields(key)
+    if any(fields.get(name) != value for name, value in own.items()):
+        fields = own
     return Listed(number, Record(digest, nbytes, checksum, tokens, fields), created, last_used, hits, bool(pinned))
 
 
 def _fields(key: str) -> dict[str, Any]:
     """Empty where an older version wrote none, or where they are damaged: nothing but words depends on them."""
     try:
-        return dict(json.loads(key)) if key else {}
-    except (ValueError, TypeError):
+        return parse_object(key) if key else {}
+    except ValueError:
         return {}

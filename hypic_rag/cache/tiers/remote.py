@@ -24,6 +24,7 @@ from hypic_rag.cache.record import Record
 from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.health import Health
 from hypic_rag.errors import BadInput
+from hypic_rag.stored_json import parse
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +176,7 @@ class RemoteTier:
         if not text:  # being written, where that is not done at once
             raise FileNotFoundError(name)
         try:
-            return Record.from_fields(json.loads(text))
+            return Record.from_fields(parse(text))
         except ValueError as error:
             raise EntryRefused("damaged", str(error)) from error
 

@@ -1,6 +1,5 @@
 """What a calibration found, as a JSON file under HYPIC_HOME: one a model, named after its fingerprint."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -8,11 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hypic_rag.atomic_write import replacing
 from hypic_rag.config import home
 from hypic_rag.engine.calibration.choice import Thresholds
 from hypic_rag.engine.calibration.measurement import Measurement
 from hypic_rag.engine.policy import Policy
 from hypic_rag.errors import BadInput
+from hypic_rag.stored_json import made, parse_object
 
 FOLDER = "calibrations"
 FORMAT = "hypic-rag calibration"
@@ -45,21 +46,16 @@ class Calibration:
 
     @classmethod
     def of_fields(cls, fields: dict[str, Any]) -> "Calibration":
-        """The reverse of ``fields``, of what JSON made of it. Raises ValueError, TypeError, KeyError, BadInput."""
+        """The reverse of ``fields``, of what JSON made of it. Raises ValueError, TypeError, KeyError."""
         values = dict(fields)
         if (found := (values.pop("format"), values.pop("version"))) != (FORMAT, VERSION):
             raise ValueError(f"it says {found[0]!r}, version {found[1]!r}, and not {FORMAT!r}, version {VERSION}")
-        for name in ("model", "fingerprint", "reason", "date", "data"):
-            if not isinstance(values[name], str):
-                raise ValueError(f"its {name} is {values[name]!r}, and not a text")
-        if not isinstance(values["n"], int):
-            raise ValueError(f"its n is {values['n']!r}, and not a number of prompts")
         values["policy"] = _policy(values["policy"])
-        values["thresholds"] = Thresholds(**values["thresholds"])
+        values["thresholds"] = made(Thresholds, values["thresholds"])
         values["measurements"] = tuple(
-            Measurement(**{**one, "policy": _policy(one["policy"])}) for one in values["measurements"]
+            made(Measurement, {**one, "policy": _policy(one["policy"])}) for one in values["measurements"]
         )
-        return cls(**values)
+        return made(cls, values)
 
 
 def calibration_file(fingerprint: str) -> Path:
@@ -71,13 +67,13 @@ def read(fingerprint: str) -> Calibration | None:
     """The model's calibration; None where it has none. Raises BadInput for a file that cannot be used."""
     file = calibration_file(fingerprint)
     try:
-        calibration = Calibration.of_fields(json.loads(file.read_text(encoding="utf-8")))
+        calibration = Calibration.of_fields(parse_object(file.read_bytes()))
         if calibration.fingerprint != fingerprint:
             raise ValueError(f"it is of another model, {calibration.model}")
         return calibration
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, BadInput) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(
             f"the calibration {file} cannot be used: {error}. Make it again (hypic-rag calibrate MODEL), or delete it"
         ) from error
@@ -85,17 +81,11 @@ def read(fingerprint: str) -> Calibration | None:
 
 def write(calibration: Calibration, file: Path) -> None:
     """Atomic: a reader sees the file before or the whole new one. Raises BadInput where it cannot be written."""
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("w", encoding="utf-8") as opened:
-            json.dump(calibration.fields(), opened, indent=1)
-            opened.flush()
-            os.fsync(opened.fileno())
-        unfinished.replace(file)
+        with replacing(file) as opened:
+            opened.write(json.dumps(calibration.fields(), indent=1).encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         raise _not_writable(file, error) from error
 
 
@@ -117,4 +107,4 @@ def _not_writable(file: Path, error: OSError) -> BadInput:
 
 
 def _policy(fields: dict[str, Any]) -> Policy:
-    return Policy(**{**fields, "isolation_prefix": tuple(fields["isolation_prefix"])})
+    return made(Policy, {**fields, "isolation_prefix": tuple(fields["isolation_prefix"])})

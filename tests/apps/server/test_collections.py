@@ -252,6 +252,19 @@ def test_removal_goes_on_where_a_server_was_killed(tmp_path: Path) -> None:
     service.database.close()
 
 
+def test_collections_that_an_older_database_does_not_know_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = tmp_path / "server" / "collections" / "local" / "col-0" / "store.json"
+    stranger.parent.mkdir(parents=True)
+    stranger.write_text("{}")
+    service = make_service(tmp_path / "server")
+    with serving(service):
+        pass
+    service.database.close()
+    assert stranger.exists() and "col-0 is a collection that server.sqlite does not know" in caplog.text
+
+
 def test_a_removal_that_fails_is_hidden_and_goes_on_later(
     api: Api, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +333,9 @@ def test_collections_that_the_database_does_not_know_are_not_deleted(tmp_path: P
 
 def test_a_database_that_takes_no_more(tmp_path: Path) -> None:
     database = Database(tmp_path / "server.sqlite")
-    database._connection.execute("PRAGMA max_page_count = 20").fetchall()
+    cursor = database.connection.cursor()
+    cursor.row_factory = None  # no column of ours
+    cursor.execute("PRAGMA max_page_count = 20").fetchall()
     with pytest.raises(NoRoom, match="full"), database.writing() as db:
         db.execute("INSERT INTO collections VALUES ('a', 'local', ?, 1, 0)", ("x" * 200_000,))
     with database.reading() as db:

@@ -1,7 +1,6 @@
 """API keys: made, kept as hashes, found, revoked; the commands over them; what a server without any may do."""
 
 import json
-import sqlite3
 import threading
 from pathlib import Path
 
@@ -78,15 +77,6 @@ def test_a_server_that_loses_the_file_lets_nobody_in(keys: Keys) -> None:
     assert keys.exist and keys.find(secret) is None
 
 
-def test_the_table_stands_beside_others_in_one_file(keys: Keys) -> None:
-    keys.folder.mkdir()
-    with sqlite3.connect(keys.folder / FILE) as db:
-        db.execute("CREATE TABLE collections (id)")
-    db.close()
-    _, secret = keys.add("acme")
-    assert keys.find(secret)
-
-
 def test_many_may_begin_at_once(keys: Keys) -> None:
     failed = []
 
@@ -107,7 +97,7 @@ def test_many_may_begin_at_once(keys: Keys) -> None:
 def test_a_file_that_is_no_database_lets_nobody_in(keys: Keys) -> None:
     keys.folder.mkdir()
     (keys.folder / FILE).write_bytes(b"nothing of the kind" * 100)
-    with pytest.raises(StoreDamaged, match=r"server\.sqlite cannot be used"):
+    with pytest.raises(StoreDamaged, match=r"server\.sqlite is damaged: file is not a database"):
         keys.find("x")
 
 

@@ -1,0 +1,106 @@
+"""Documents and chunks as rows of store.sqlite, and back, if they are what was stored.
+
+SQLite does not notice a flipped bit in a value. So what an answer shows, or what decides which texts are found, carries
+a seal; of a chunk's texts that is their ``rendering``. Rows of version 1 have no other seals.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hypic_rag.retrieval.vectors import Vectors
+from hypic_rag.sqlite_file import DamagedRow
+from hypic_rag.stored_json import parse_object
+
+SEAL_BYTES = 4
+DOCUMENT = "doc_id, source, title, content_hash, metadata"
+CHUNK = "id, doc_id, ordinal, title, text, rendering"
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    doc_id: str
+    source: str  # the file it was read from
+    title: str
+    content_hash: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """``id`` is never used again, also not after the chunk has gone."""
+
+    id: int
+    doc_id: str
+    ordinal: int
+    title: str
+    text: str
+
+
+def rendering(title: str, text: str) -> bytes:
+    """Equal for two chunks that the model reads as the same segment."""
+    return hashlib.sha256(f"{title}\0{text}".encode()).digest()
+
+
+def pair_of(row: Sequence[Any]) -> tuple[str, str]:
+    """Title and text, of the columns title, text, rendering. Raises DamagedRow."""
+    title, text, stored = row
+    if rendering(title, text) != stored:
+        raise DamagedRow("a chunk's text is not what was stored")
+    return title, text
+
+
+def chunk_of(row: Sequence[Any]) -> StoredChunk:
+    """Of the columns CHUNK. Raises DamagedRow."""
+    chunk_id, doc_id, ordinal, *rest = row
+    return StoredChunk(chunk_id, doc_id, ordinal, *pair_of(rest))
+
+
+def row_of(document: StoredDocument, is_sealed: bool) -> tuple[str, ...]:
+    """The columns DOCUMENT."""
+    texts = (document.doc_id, document.source, document.title, document.content_hash)
+    metadata = json.dumps(document.metadata)
+    return (*texts, metadata + _seal(*texts, metadata).hex() if is_sealed else metadata)
+
+
+def document_of(row: Sequence[Any], is_sealed: bool) -> StoredDocument:
+    """Of the columns DOCUMENT. Raises DamagedRow."""
+    doc_id, source, title, content_hash, metadata = row
+    if is_sealed:
+        metadata, seal = metadata[: -2 * SEAL_BYTES], metadata[-2 * SEAL_BYTES :]
+        if _seal(doc_id, source, title, content_hash, metadata).hex() != seal:
+            raise DamagedRow(f"document {doc_id} and its metadata are not what was stored")
+    try:
+        return StoredDocument(doc_id, source, title, content_hash, parse_object(metadata))
+    except ValueError as error:
+        raise DamagedRow(f"the metadata of document {doc_id} cannot be read: {error}") from error
+
+
+def blob_of(vector: Vectors, is_sealed: bool) -> bytes:
+    data = np.asarray(vector, "<f4").tobytes()
+    return data + _seal(data) if is_sealed else data
+
+
+def vectors_of(rows: Sequence[tuple[int, bytes]], dimension: int, is_sealed: bool) -> Vectors:
+    """(n, dimension), of ids and blobs. Raises DamagedRow."""
+    n_bytes = 4 * dimension
+    for chunk_id, blob in rows:
+        if len(blob) != n_bytes + SEAL_BYTES * is_sealed:
+            raise DamagedRow(f"the vector of chunk {chunk_id} has a wrong length")
+        if is_sealed and _seal(blob[:n_bytes]) != blob[n_bytes:]:
+            raise DamagedRow(f"the vector of chunk {chunk_id} is not what was stored")
+    vectors = np.stack([np.frombuffer(blob, "<f4", dimension) for _, blob in rows])
+    if not np.isfinite(vectors).all():
+        raise DamagedRow("vectors are not finite numbers")
+    return vectors
+
+
+def _seal(*values: str | bytes) -> bytes:
+    encoded = [value.encode() if isinstance(value, str) else value for value in values]
+    text = b"".join(len(value).to_bytes(8, "little") + value for value in encoded)
+    return zlib.crc32(text).to_bytes(SEAL_BYTES, "little")
