@@ -61,12 +61,14 @@ class SqliteFile:
         made: Made = lambda cursor, row: row,
         pragmas: Sequence[str] = (),
         check: Callable[[sqlite3.Connection], None] = lambda connection: None,
+        what: str | None = None,
     ):
         """told: what an error of SQLite's is raised as; itself, where it is to come out as it is.
-        columns, made: see ``check_rows``. check: raises where what was opened is not what it should be."""
+        columns, made: see ``check_rows``. check: raises where what was opened is not what it should be. what: its name in
+        messages; the path unless given."""
         self.path = path
         self._told, self._columns, self._made, self._pragmas, self._check = told, columns, made, pragmas, check
-        self._lock = StateLock(str(path))
+        self._lock = StateLock(what or str(path))
         self._is_read_only = False
         self._seen: object = None  # see connect_read_only
         with self._errors_told():

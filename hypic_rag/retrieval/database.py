@@ -31,6 +31,7 @@ class Database(SqliteFile):
             columns=schema.COLUMNS,
             pragmas=schema.PRAGMAS,
             check=check,
+            what=f"the store in {folder}",
         )
 
     @contextlib.contextmanager
