@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from hypic_rag.locks import StateLock
@@ -64,8 +64,8 @@ class SqliteFile:
         what: str | None = None,
     ):
         """told: what an error of SQLite's is raised as; itself, where it is to come out as it is.
-        columns, made: see ``check_rows``. check: raises where what was opened is not what it should be. what: its name in
-        messages; the path unless given."""
+        columns, made: see ``check_rows``. check: raises where what was opened is not what it should be. what: its
+        name in messages; the path unless given."""
         self.path = path
         self._told, self._columns, self._made, self._pragmas, self._check = told, columns, made, pragmas, check
         self._lock = StateLock(what or str(path))
@@ -105,6 +105,9 @@ class SqliteFile:
         if self._lock.is_here:
             with self._lock:
                 self.connection.close()
+
+    def __reduce__(self) -> NoReturn:
+        self._lock.__reduce__()
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
