@@ -126,8 +126,8 @@ class Removal:
         """Raises StoreDamaged where there are collections and the database knows none: it is another one, and what it
         does not know must not be deleted for that."""
         with self._database.reading() as db:
-            is_empty = db.execute("SELECT NOT EXISTS (SELECT 1 FROM collections)").fetchone()[0]
-        if is_empty and (lost := list((self._folder / "collections").glob(f"*/*/{STORE}"))):
+            n_known = db.execute("SELECT count(*) FROM collections").fetchone()[0]
+        if not n_known and (lost := list((self._folder / "collections").glob(f"*/*/{STORE}"))):
             raise StoreDamaged(
                 f"{self._folder / 'collections'} has {len(lost)} collections, but {self._database.path.name} knows "
                 f"none: it was lost, or is another. Put it back, or move {self._folder} away and send your files again"
