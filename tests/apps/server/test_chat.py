@@ -253,7 +253,7 @@ def test_an_error_under_way_ends_the_stream(server: Running, monkeypatch: pytest
     def failing(*_: Any) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(type(server.engine), "_run", failing)
+    monkeypatch.setattr(server.engine.backend, "run", failing)
     with httpx.stream(
         "POST", server.url + "/v1/chat/completions", json={"messages": QUESTION, "stream": True}, timeout=30
     ) as response:

@@ -256,6 +256,10 @@ def test_collections_that_an_older_database_does_not_know_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = tmp_path / "server" / "collections" / "local" / "col-0" / "store.json"
+    service = make_service(tmp_path / "server")
+    with serving(service):
+        service.collections.create(Tenant("local"), "known")
+    service.database.close()
     stranger.parent.mkdir(parents=True)
     stranger.write_text("{}")
     service = make_service(tmp_path / "server")
