@@ -13,6 +13,7 @@ from hypic_apps.server import removal
 from hypic_apps.server.database import Database
 from hypic_apps.server.errors import NoRoom
 from hypic_apps.server.service import Service
+from hypic_apps.server.tenants import Tenant
 
 from hypic_rag.engine import Sampling
 from hypic_rag.errors import BadInput, StoreDamaged
