@@ -10,9 +10,9 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from hypic_apps.server.app import create_app
-from hypic_apps.server.loop import EngineLoop
-from hypic_apps.server.service import Service
-from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.auth.tenants import Tenant, tenant
+from hypic_apps.server.chat.engine_loop import EngineLoop
 from starlette.testclient import TestClient
 
 from hypic_rag.cache import SegmentCache

@@ -11,9 +11,9 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 from hypic_apps.server.app import create_app
-from hypic_apps.server.loop import EngineLoop
-from hypic_apps.server.service import Service
-from hypic_apps.server.tenants import Tenant, tenant
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.auth.tenants import Tenant, tenant
+from hypic_apps.server.chat.engine_loop import EngineLoop
 
 from hypic_rag.cache import SegmentCache, codec_named
 from hypic_rag.config import Settings

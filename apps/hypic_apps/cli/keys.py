@@ -9,7 +9,7 @@ from typer import Argument, BadParameter, Option
 from hypic_apps.cli import options
 
 if TYPE_CHECKING:
-    from hypic_apps.server.keys import Key, Keys
+    from hypic_apps.server.auth.keys import Key, Keys
 
 
 def add(
@@ -60,7 +60,7 @@ def revoke(key_id: Annotated[str, Argument(metavar="ID", help="As keys list show
 
 
 def _keys() -> "Keys":
-    from hypic_apps.server.keys import Keys
+    from hypic_apps.server.auth.keys import Keys
     from hypic_rag.config import home
 
     return Keys(home() / "server")

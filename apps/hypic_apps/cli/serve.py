@@ -13,10 +13,11 @@ PLACE = tuple(name for name in options.PLACE if name != "store")
 def run(settings: Settings) -> None:
     """Serve an OpenAI-compatible API, collections of documents, and a web page."""
     from hypic_apps import session
-    from hypic_apps.server import logs, serving
-    from hypic_apps.server.collections import claimed
-    from hypic_apps.server.exposure import check_exposure
-    from hypic_apps.server.keys import Keys
+    from hypic_apps.server import run as serving
+    from hypic_apps.server.auth.bind_policy import check_exposure
+    from hypic_apps.server.auth.keys import Keys
+    from hypic_apps.server.collections.catalog import claimed
+    from hypic_apps.server.observability import logs
     from hypic_rag.config import home
     from hypic_rag.errors import BadInput
     from hypic_rag.retrieval import Embedder
@@ -40,8 +41,8 @@ def run(settings: Settings) -> None:
     host, port = listener.getsockname()[:2]
     session.say(f"loading the model {settings.model}")
     with session.open_engine(settings, folder / "segments") as engine:
-        from hypic_apps.server.loop import EngineLoop
-        from hypic_apps.server.service import Service
+        from hypic_apps.server.app_state import Service
+        from hypic_apps.server.chat.engine_loop import EngineLoop
 
         loop = EngineLoop(engine, settings.max_running, settings.max_waiting)
         service = Service(settings, folder, engine, embedder, loop)

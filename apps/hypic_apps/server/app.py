@@ -6,21 +6,21 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from hypic_apps.server import (
-    about,
+from hypic_apps.server import errors
+from hypic_apps.server.app_state import Service, Serving
+from hypic_apps.server.chat.engine_loop import EngineStopped
+from hypic_apps.server.middleware import middleware
+from hypic_apps.server.routes import (
     chat,
-    collection_routes,
+    collections,
     completions,
     embeddings,
-    errors,
     files,
+    metrics,
     models,
     page,
-    scrape,
+    server_info,
 )
-from hypic_apps.server.loop import EngineStopped
-from hypic_apps.server.middleware import middleware
-from hypic_apps.server.service import Service, Serving
 
 
 def create_app(made: Service) -> FastAPI:
@@ -40,7 +40,7 @@ def create_app(made: Service) -> FastAPI:
     app = FastAPI(title="hypic-rag", lifespan=lifespan, middleware=middleware(made), docs_url=None, redoc_url=None)
     app.state.service = made
     errors.install(app)
-    for part in (about, chat, completions, embeddings, models, collection_routes, files, page, scrape):
+    for part in (server_info, chat, completions, embeddings, models, collections, files, page, metrics):
         app.include_router(part.router, responses=errors.RESPONSES)
 
     @app.head("/health", include_in_schema=False)

@@ -7,10 +7,10 @@ and hides that the client has gone.
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.middleware import Middleware
 
-from hypic_apps.server.limits import BodyLimit, OneByOne, SameSite, SecurityHeaders
-from hypic_apps.server.logs import ID_HEADER, Logged
-from hypic_apps.server.service import Service
-from hypic_apps.server.tenants import OPEN, Authentication
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.auth.tenants import OPEN, Authentication
+from hypic_apps.server.observability.logs import ID_HEADER, Logged
+from hypic_apps.server.request_limits import BodyLimit, OneByOne, SameSite, SecurityHeaders
 
 
 def middleware(service: Service) -> list[Middleware]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import openai
 import pytest
-from hypic_apps.server.loop import EngineLoop
-from hypic_apps.server.service import Service
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.chat.engine_loop import EngineLoop
 
 from hypic_rag import SegmentEngine
 from hypic_rag.config import Settings

@@ -10,7 +10,8 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from hypic_apps.server import errors, page
+from hypic_apps.server import errors
+from hypic_apps.server.routes import page
 
 POLICY = {"mode": "hypic", "seam_tokens": 8, "compose": "exact"}
 BAND = (

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from collecting import Api, make_service, serving, text
 from fastapi.routing import APIRoute
-from hypic_apps.server import chat, collection_routes, completions, embeddings, files, models
+from hypic_apps.server.routes import chat, completions, embeddings, files, models
+from hypic_apps.server.routes import collections as collection_routes
 
 QUESTION = {"messages": [{"role": "user", "content": "What matters?"}], "max_tokens": 3}
 

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 import tiny
-from hypic_apps.server.service import Service
+from hypic_apps.server.app_state import Service
 from tiny_server import Running, running, turns
 
 from hypic_rag import Sampling

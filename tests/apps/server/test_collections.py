@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from collecting import SECRET, Api, check_database, entries, kept, make_service, serving, text
-from hypic_apps.server import collections as module
-from hypic_apps.server import removal
-from hypic_apps.server.database import Database
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.auth.tenants import Tenant
+from hypic_apps.server.collections import catalog as module
+from hypic_apps.server.collections import deletion
+from hypic_apps.server.collections.database import Database
 from hypic_apps.server.errors import NoRoom
-from hypic_apps.server.service import Service
-from hypic_apps.server.tenants import Tenant
 
 from hypic_rag.engine import Sampling
 from hypic_rag.errors import BadInput, StoreDamaged
@@ -210,7 +210,7 @@ def test_deleting_what_is_being_ingested(tmp_path: Path) -> None:
 def test_what_a_request_under_way_makes_again_is_swept(
     api: Api, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(deletion, "LINGER_SECONDS", 0.2)
     api.make()
     engine = service.engine.within(api.namespace())
     [a] = api.send(secret=f"{SECRET} {text('secret')}")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from collecting import Api, entries, make_service, serving, text
 from hostile import pdf
-from hypic_apps.server import jobs, uploads
-from hypic_apps.server.service import Service
-from hypic_apps.server.uploads import label
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.ingestion import uploads, worker
+from hypic_apps.server.ingestion.uploads import label
 
 from hypic_rag.engine import Sampling
 
@@ -237,7 +237,7 @@ def test_a_disk_that_fails_in_the_middle_fails_the_file_whole(
 def test_tenants_take_turns(tmp_path: Path) -> None:
     service = make_service(tmp_path / "server", delay=0.02)
     with serving(service) as api, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "WORKERS", 1)
+        patch.setattr(worker, "WORKERS", 1)
         many, few = api.of("many"), api.of("few")
         many.make(), few.make()
         sent = [many.send(**{f"n{i}": text(f"n{i}", 24)})[0] for i in range(4)]
@@ -269,7 +269,7 @@ def test_a_large_file_does_not_hold_up_a_small_one_nor_a_question(tmp_path: Path
             engine.generate(prompt, Sampling(1))
             waits.append(time.monotonic() - began)
             time.sleep(0.1)
-        assert median(waits) < 4 * jobs.BITE_SECONDS, waits
+        assert median(waits) < 4 * worker.BITE_SECONDS, waits
         assert median(healths) < 0.5, healths
         api.of("other").until("ready", small)
         assert api.file(large)["status"] == "prefilling"  # it still was
@@ -279,16 +279,16 @@ def test_a_large_file_does_not_hold_up_a_small_one_nor_a_question(tmp_path: Path
 
 def test_a_turn_is_refused_to_who_was_stopped() -> None:
     stopped = threading.Event()
-    turns = jobs.Turns(lambda: True)
+    turns = worker.Turns(lambda: True)
     with turns.turn(stopped):
         stopped.set()
-    with pytest.raises(jobs.Stopped), turns.turn(stopped):
+    with pytest.raises(worker.Stopped), turns.turn(stopped):
         pass
 
 
-@pytest.mark.parametrize("n", [0, 1, jobs.PART_CHARACTERS, jobs.PART_CHARACTERS + 1, 3 * jobs.PART_CHARACTERS])
+@pytest.mark.parametrize("n", [0, 1, worker.PART_CHARACTERS, worker.PART_CHARACTERS + 1, 3 * worker.PART_CHARACTERS])
 @pytest.mark.parametrize("unit", ["x", "a word. ", "line\n\n"])
 def test_the_parts_of_a_text_are_all_of_it(n: int, unit: str) -> None:
     whole = (unit * n)[:n]
-    made = list(jobs.parts(whole))
-    assert "".join(made) == whole and all(0 < len(part) <= jobs.PART_CHARACTERS for part in made)
+    made = list(worker.parts(whole))
+    assert "".join(made) == whole and all(0 < len(part) <= worker.PART_CHARACTERS for part in made)

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypic_apps.server.exposure import check_exposure
-from hypic_apps.server.keys import FILE, PREFIX, Keys
+from hypic_apps.server.auth.bind_policy import check_exposure
+from hypic_apps.server.auth.keys import FILE, PREFIX, Keys
 
 from hypic_rag.config import Settings
 from hypic_rag.errors import BadInput, StoreDamaged

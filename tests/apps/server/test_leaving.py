@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from hypic_apps.server import answering
-from hypic_apps.server.service import Service
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.chat import rag_chat
 from tiny_server import Running, running, turns, watched_health
 
 PATH = "/v1/chat/completions"
@@ -70,14 +70,14 @@ def test_past_its_time_while_its_prompt_is_made(
     make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that makes it goes on, and queues it for nobody: what it queued is dropped."""
-    prepare, finish, made = answering.prepare, threading.Event(), threading.Event()
+    prepare, finish, made = rag_chat.prepare, threading.Event(), threading.Event()
 
     def slowly(*given: Any) -> Any:
         finish.wait(10)
         made.set()
         return prepare(*given)
 
-    monkeypatch.setattr(answering, "prepare", slowly)
+    monkeypatch.setattr(rag_chat, "prepare", slowly)
     with running(make_service(request_seconds=0.3)) as server:
         response = server.post(PATH, **LONG)
         assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypic_apps.server.limits import OneByOne, is_local_name
+from hypic_apps.server.request_limits import OneByOne, is_local_name
 from operated import client, make_service
 
 JSON = {"Content-Type": "application/json"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from hypic_apps.server import logs
 from hypic_apps.server.errors import api_error
+from hypic_apps.server.observability import logs
 from operated import DOCUMENT, client, make_app, make_service
 
 from hypic_rag.errors import StoreDamaged

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypic_apps.server.chat.engine_loop import EngineLoop, EngineStopped, Stream
 from hypic_apps.server.errors import Busy, ShuttingDown, TooSlow
-from hypic_apps.server.loop import EngineLoop, EngineStopped, Stream
 
 from hypic_rag import SegmentEngine
 from hypic_rag.engine import Policy, Sampling

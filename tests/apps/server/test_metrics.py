@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import get_args
 
 import pytest
-from hypic_apps.server import logs, watch
+from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.errors import Busy, ShuttingDown, TooSlow
-from hypic_apps.server.loop import EngineLoop
-from hypic_apps.server.watch import RequestMetrics, outcome_of
+from hypic_apps.server.observability import logs, request_metrics
+from hypic_apps.server.observability.request_metrics import RequestMetrics, outcome_of
 from operated import client, make_service
 
 from hypic_rag.engine import Generation, Policy, Sampling
@@ -31,7 +31,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.now = 100.0
-        monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(request_metrics, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def passes(self, seconds: float) -> None:
         self.now += seconds
@@ -182,7 +182,7 @@ def test_the_loop_tells_of_its_requests(tmp_path: Path) -> None:
     def value(name: str, **labels: str) -> float:
         return loop.requests.registry.get_sample_value("hypic_" + name, labels) or 0.0
 
-    ended = {name: value("requests_total", tenant="acme", outcome=name) for name in get_args(watch.Outcome)}
+    ended = {name: value("requests_total", tenant="acme", outcome=name) for name in get_args(request_metrics.Outcome)}
     assert ended == {"ok": 1, "cancelled": 1, "timeout": 1, "invalid": 1, "refused": 1, "error": 0}
     assert 2 <= value("time_to_first_token_seconds_count", tenant="acme") <= 3
     assert 2 <= value("request_queue_time_seconds_count") <= 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from hypic_apps.server import page as served_page
+from hypic_apps.server.routes import page as served_page
 
 from tests.apps.server import browser, fake_api
 from tests.apps.server.fake_api import Fake

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hostile import pdf
-from hypic_apps.server.parsing import Limits, NotRead, Stopped, documents, parse
+from hypic_apps.server.ingestion.parse_sandbox import Limits, NotRead, Stopped, documents, parse
 
 LIMITS = Limits(seconds=30, memory=512 * 2**20, characters=50_000, documents=100)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypic_apps.server.tenants import OPEN, STATIC, Tenant, tenant_of
+from hypic_apps.server.auth.tenants import OPEN, STATIC, Tenant, tenant_of
 from operated import client, make_app, make_service
 
 

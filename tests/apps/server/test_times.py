@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from hypic_apps.server import answering
-from hypic_apps.server.service import Service
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.chat import rag_chat
 from tiny_server import Running, running, turns
 
 PATH = "/v1/chat/completions"
@@ -22,13 +22,13 @@ def counted(server: Running, name: str, **labels: str) -> float:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = answering.prepare
+    prepare = rag_chat.prepare
 
     def slowly(*given: Any) -> Any:
         time.sleep(PREPARING)
         return prepare(*given)
 
-    monkeypatch.setattr(answering, "prepare", slowly)
+    monkeypatch.setattr(rag_chat, "prepare", slowly)
 
 
 def test_times_run_from_the_arrival(server: Running, slow: None) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import tiny
+from hypic_apps.server.app_state import Service
+from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.errors import ApiError
-from hypic_apps.server.service import Service
-from hypic_apps.server.tenants import Tenant
 from tiny_server import Running, running, turns
 
 from hypic_rag.rag import Passage

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import uvicorn
-from hypic_apps.server import serving
+from hypic_apps.server import run as serving
 from hypic_apps.server.app import create_app
-from hypic_apps.server.service import Service
+from hypic_apps.server.app_state import Service
 
 from hypic_rag import SegmentEngine
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import uvicorn
 
 from hypic_apps.server.app import create_app
-from hypic_apps.server.service import Service
+from hypic_apps.server.app_state import Service
 from hypic_rag.errors import BadInput
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from hypic_apps.server.answers import Listed, ModelTold, ok
+from hypic_apps.server.app_state import Service, Serving
 from hypic_apps.server.errors import ApiError
-from hypic_apps.server.service import Service, Serving
+from hypic_apps.server.schemas.responses import Listed, ModelTold, ok
 
 router = APIRouter()
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from hypic_apps.server.database import FINISHED, Database
+from hypic_apps.server.auth.tenants import Tenant
+from hypic_apps.server.chat.engine_loop import EngineLoop
+from hypic_apps.server.collections.database import FINISHED, Database
+from hypic_apps.server.collections.deletion import Removal
+from hypic_apps.server.collections.store_pool import Stores
 from hypic_apps.server.errors import ApiError
-from hypic_apps.server.jobs import Jobs
-from hypic_apps.server.loop import EngineLoop
-from hypic_apps.server.metrics import Metrics
-from hypic_apps.server.parsing import Limits
-from hypic_apps.server.removal import Removal
-from hypic_apps.server.stores import Stores
-from hypic_apps.server.tenants import Tenant
-from hypic_apps.server.uploads import Upload
+from hypic_apps.server.ingestion.parse_sandbox import Limits
+from hypic_apps.server.ingestion.uploads import Upload
+from hypic_apps.server.ingestion.worker import Jobs
+from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.atomic_write import clear_away
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine

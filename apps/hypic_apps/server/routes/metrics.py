@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from hypic_apps.server.service import Serving
+from hypic_apps.server.app_state import Serving
 
 router = APIRouter()
 

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hypic_apps.server.chat.engine_loop import Stream
 from hypic_apps.server.errors import ApiError, TooSlow
-from hypic_apps.server.loop import Stream
 from hypic_rag.engine import Generation
 from hypic_rag.rag import Asked, NothingFound, Ready
 
 if TYPE_CHECKING:
-    from hypic_apps.server.service import Service
-    from hypic_apps.server.tenants import Tenant
+    from hypic_apps.server.app_state import Service
+    from hypic_apps.server.auth.tenants import Tenant
 
 
 def prepare(service: "Service", tenant: "Tenant", asked: Asked, collection: str | None) -> Ready:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypic_apps.server.answering import Answer
+from hypic_apps.server.chat.rag_chat import Answer
 from hypic_rag.engine import Report, SegmentUse
 from hypic_rag.engine.assemble import cached_seam
 from hypic_rag.prompt import Part

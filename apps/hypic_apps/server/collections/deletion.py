@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hypic_apps.server.database import FINISHED, Database
+from hypic_apps.server.auth.tenants import Tenant
+from hypic_apps.server.collections.database import FINISHED, Database
+from hypic_apps.server.collections.store_pool import Stores
 from hypic_apps.server.errors import ApiError, NoRoom
-from hypic_apps.server.jobs import Jobs, remove_file
-from hypic_apps.server.stores import Stores
-from hypic_apps.server.tenants import Tenant
+from hypic_apps.server.ingestion.worker import Jobs, remove_file
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import HypicError, StoreDamaged
 from hypic_rag.retrieval.manifest import FILE as STORE

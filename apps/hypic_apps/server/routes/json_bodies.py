@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from hypic_apps.server.service import service
-from hypic_apps.server.tenants import tenant
+from hypic_apps.server.app_state import service
+from hypic_apps.server.auth.tenants import tenant
 
 AT_ONCE = 64 * 1024  # bytes; about a millisecond
 _one_at_a_time = threading.Lock()

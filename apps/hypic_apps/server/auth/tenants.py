@@ -7,8 +7,8 @@ from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hypic_apps.server.auth.keys import Key, Keys
 from hypic_apps.server.errors import ApiError, response
-from hypic_apps.server.keys import Key, Keys
 
 OPEN = frozenset({"/", "/favicon.ico", "/health", "/ready"})
 """What needs no key: the page, which has nothing of anybody's in it, and what load balancers ask."""

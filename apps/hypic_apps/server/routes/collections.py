@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from hypic_apps.server.answers import CollectionTold, Deleted, FoundChunk, Listed, ok
-from hypic_apps.server.bodies import JsonRoute
-from hypic_apps.server.service import Serving
-from hypic_apps.server.tenants import Asking
+from hypic_apps.server.app_state import Serving
+from hypic_apps.server.auth.tenants import Asking
+from hypic_apps.server.routes.json_bodies import JsonRoute
+from hypic_apps.server.schemas.responses import CollectionTold, Deleted, FoundChunk, Listed, ok
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=JsonRoute)
 MOST_FOUND = 100

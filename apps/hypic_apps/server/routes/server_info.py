@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from hypic_apps.server.models import policy_told
-from hypic_apps.server.service import Serving
+from hypic_apps.server.app_state import Serving
+from hypic_apps.server.routes.models import policy_told
 from hypic_rag import __version__
 
 router = APIRouter()

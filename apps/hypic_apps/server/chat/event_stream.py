@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hypic_apps.server.answering import Answer
+from hypic_apps.server.chat.rag_chat import Answer
 from hypic_apps.server.errors import ApiError, api_error
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from hypic_apps.server.answers import EmbeddingAnswer, ok
-from hypic_apps.server.bodies import JsonRoute
-from hypic_apps.server.models import check_name
-from hypic_apps.server.schemas import EmbeddingRequest
-from hypic_apps.server.service import Serving
-from hypic_apps.server.streaming import ClientGone
+from hypic_apps.server.app_state import Serving
+from hypic_apps.server.chat.event_stream import ClientGone
+from hypic_apps.server.routes.json_bodies import JsonRoute
+from hypic_apps.server.routes.models import check_name
+from hypic_apps.server.schemas.requests import EmbeddingRequest
+from hypic_apps.server.schemas.responses import EmbeddingAnswer, ok
 from hypic_rag.retrieval.embedder import BATCH, DEFAULT_ALIASES, DEFAULT_EMBEDDER, Embedder, Vectors
 
 router = APIRouter(route_class=JsonRoute)

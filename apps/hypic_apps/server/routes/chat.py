@@ -10,16 +10,16 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from hypic_apps.server import answering, told
-from hypic_apps.server.answers import ChatAnswer, ok
-from hypic_apps.server.bodies import AnswerRoute
-from hypic_apps.server.logs import Arrived
-from hypic_apps.server.models import check_model
-from hypic_apps.server.schemas import ChatRequest
-from hypic_apps.server.schemas import Request as Fields
-from hypic_apps.server.service import Serving
-from hypic_apps.server.streaming import EventStream, finished
-from hypic_apps.server.tenants import Asking
+from hypic_apps.server.app_state import Serving
+from hypic_apps.server.auth.tenants import Asking
+from hypic_apps.server.chat import rag_chat, response_body
+from hypic_apps.server.chat.event_stream import EventStream, finished
+from hypic_apps.server.observability.logs import Arrived
+from hypic_apps.server.routes.json_bodies import AnswerRoute
+from hypic_apps.server.routes.models import check_model
+from hypic_apps.server.schemas.requests import ChatRequest
+from hypic_apps.server.schemas.requests import Request as Fields
+from hypic_apps.server.schemas.responses import ChatAnswer, ok
 from hypic_rag.config import Settings
 from hypic_rag.engine import Policy, Sampling
 from hypic_rag.rag import Asked, Message, Passage
@@ -46,7 +46,7 @@ async def chat(
         passages or None,
         body.top_k or found.settings.top_k,
     )
-    answer = await answering.begin(found, who, arrived, partial(answering.prepare, found, who, asked, body.collection))
+    answer = await rag_chat.begin(found, who, arrived, partial(rag_chat.prepare, found, who, asked, body.collection))
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": found.engine.model_name}
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage), answer.close)
@@ -58,10 +58,11 @@ async def chat(
         "finish_reason": answer.generation.finish_reason,
     }
     head["object"] = "chat.completion"
-    return JSONResponse({**head, "choices": [choice], "usage": told.usage(answer), **told.about(answer)})
+    about = {"usage": response_body.usage(answer), **response_body.about(answer)}
+    return JSONResponse({**head, "choices": [choice], **about})
 
 
-async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage: bool) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(answer: rag_chat.Answer, head: dict[str, Any], include_usage: bool) -> AsyncIterator[dict[str, Any]]:
     head = {**head, "object": "chat.completion.chunk"}
     none_yet = {"usage": None} if include_usage else {}
 
@@ -69,12 +70,12 @@ async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
         return {**head, "choices": [choice], **none_yet}
 
-    yield {**chunk({"role": "assistant", "content": ""}), "documents": told.documents(answer.ready)}
+    yield {**chunk({"role": "assistant", "content": ""}), "documents": response_body.documents(answer.ready)}
     async for text in answer.texts():
         yield chunk({"content": text})
-    yield {**chunk({}, answer.generation.finish_reason), **told.about(answer)}
+    yield {**chunk({}, answer.generation.finish_reason), **response_body.about(answer)}
     if include_usage:
-        yield {**head, "choices": [], "usage": told.usage(answer)}
+        yield {**head, "choices": [], "usage": response_body.usage(answer)}
 
 
 def policy_of(body: Fields, policy: Policy) -> Policy:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hypic_apps.server.errors import ApiError, Busy, ShuttingDown, TooSlow
-from hypic_apps.server.watch import RequestMetrics, Watch, outcome_of
+from hypic_apps.server.observability.request_metrics import RequestMetrics, Watch, outcome_of
 from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
 from hypic_rag.prompt import Prompt
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypic_apps.server import parsing
-from hypic_apps.server.database import Database
+from hypic_apps.server.auth.tenants import Tenant
+from hypic_apps.server.collections.database import Database
+from hypic_apps.server.collections.store_pool import Stores
 from hypic_apps.server.errors import ApiError
-from hypic_apps.server.metrics import Metrics
-from hypic_apps.server.parsing import Limits, NotRead, Stopped
-from hypic_apps.server.stores import Stores
-from hypic_apps.server.tenants import Tenant
+from hypic_apps.server.ingestion import parse_sandbox
+from hypic_apps.server.ingestion.parse_sandbox import Limits, NotRead, Stopped
+from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.atomic_write import clear_away
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import HypicError
@@ -202,7 +202,7 @@ class Jobs:
         if upload is None:
             raise NotRead("its bytes are no longer there. Send it again")
         parsed = self._uploads / f"{job.id}{PARSED}"
-        unread = parsing.parse(upload, parsed, self._limits, job.stopped)
+        unread = parse_sandbox.parse(upload, parsed, self._limits, job.stopped)
         pace = Pace(BITE_SECONDS, lambda: self._turns.turn(job.stopped))
         engine = self._engine.within(job.namespace)
         with self._stores.use(self._folder_of(job.tenant.id, job.collection_id), create=True) as store:
@@ -217,7 +217,7 @@ class Jobs:
         read: set[str] = set()
 
         def documents() -> Iterator[SourceDocument]:
-            for n, (title, text, metadata) in enumerate(parsing.documents(parsed), 1):
+            for n, (title, text, metadata) in enumerate(parse_sandbox.documents(parsed), 1):
                 title = title or (Path(job.filename).stem if metadata.get("format") != "jsonl" else "")
                 metadata |= {"path": job.id, "file_id": job.id, "filename": job.filename}
                 read.add(str(n))

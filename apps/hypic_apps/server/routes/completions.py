@@ -9,16 +9,16 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from hypic_apps.server import answering, told
-from hypic_apps.server.answers import CompletionAnswer, ok
-from hypic_apps.server.bodies import AnswerRoute
-from hypic_apps.server.chat import policy_of, sampling_of
-from hypic_apps.server.logs import Arrived
-from hypic_apps.server.models import check_model
-from hypic_apps.server.schemas import CompletionRequest
-from hypic_apps.server.service import Service, Serving
-from hypic_apps.server.streaming import EventStream, finished
-from hypic_apps.server.tenants import Asking, Tenant
+from hypic_apps.server.app_state import Service, Serving
+from hypic_apps.server.auth.tenants import Asking, Tenant
+from hypic_apps.server.chat import rag_chat, response_body
+from hypic_apps.server.chat.event_stream import EventStream, finished
+from hypic_apps.server.observability.logs import Arrived
+from hypic_apps.server.routes.chat import policy_of, sampling_of
+from hypic_apps.server.routes.json_bodies import AnswerRoute
+from hypic_apps.server.routes.models import check_model
+from hypic_apps.server.schemas.requests import CompletionRequest
+from hypic_apps.server.schemas.responses import CompletionAnswer, ok
 from hypic_rag.prompt import Prompt
 from hypic_rag.rag import Ready
 
@@ -35,7 +35,7 @@ async def complete(
 ) -> Response:
     """What follows the prompt: no chat format, no documents, all of it live."""
     check_model(found, body.model)
-    answer = await answering.begin(found, who, arrived, partial(_prepare, found, who, body))
+    answer = await rag_chat.begin(found, who, arrived, partial(_prepare, found, who, body))
     head = {
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
@@ -46,17 +46,18 @@ async def complete(
         return EventStream(_chunks(answer, head, body.include_usage), answer.close)
     text = await finished(request, answer)
     choices = [_choice(text, answer.generation.finish_reason)]
-    return JSONResponse({**head, "choices": choices, "usage": told.usage(answer), "hypic": told.hypic(answer)})
+    about = {"usage": response_body.usage(answer), "hypic": response_body.hypic(answer)}
+    return JSONResponse({**head, "choices": choices, **about})
 
 
-async def _chunks(answer: answering.Answer, head: dict[str, Any], include_usage: bool) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(answer: rag_chat.Answer, head: dict[str, Any], include_usage: bool) -> AsyncIterator[dict[str, Any]]:
     none_yet = {"usage": None} if include_usage else {}
     async for text in answer.texts():
         yield {**head, "choices": [_choice(text)], **none_yet}
     last = _choice("", answer.generation.finish_reason)
-    yield {**head, "choices": [last], "hypic": told.hypic(answer), **none_yet}
+    yield {**head, "choices": [last], "hypic": response_body.hypic(answer), **none_yet}
     if include_usage:
-        yield {**head, "choices": [], "usage": told.usage(answer)}
+        yield {**head, "choices": [], "usage": response_body.usage(answer)}
 
 
 def _choice(text: str, reason: str | None = None) -> dict[str, Any]:

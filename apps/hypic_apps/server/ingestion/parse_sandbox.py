@@ -1,6 +1,6 @@
 """A file that somebody sent, read in a process of its own: whatever it holds, only that process can suffer.
 
-``python -m hypic_apps.server.parsing FILE OUT LIMITS`` writes FILE's documents to OUT, a line of JSON
+``python -m hypic_apps.server.ingestion.parse_sandbox FILE OUT LIMITS`` writes FILE's documents to OUT, a line of JSON
 ``{"title", "text", "metadata"}`` each, and says on stdout in one line what could not be read.
 """
 
@@ -49,7 +49,7 @@ class Stopped(Exception):
 
 def parse(file: Path, out: Path, limits: Limits, stopped: threading.Event) -> str | None:
     """Reads ``file`` into ``out``; what of it could not be read, or None. Raises NotRead, Stopped, OSError."""
-    command = [sys.executable, "-P", "-m", "hypic_apps.server.parsing", str(file), str(out)]
+    command = [sys.executable, "-P", "-m", "hypic_apps.server.ingestion.parse_sandbox", str(file), str(out)]
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
     process = subprocess.Popen(
         [*command, json.dumps(asdict(limits))],

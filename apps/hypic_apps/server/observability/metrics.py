@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from hypic_apps.server.loop import EngineLoop
+from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_rag import __version__
 from hypic_rag.engine import SegmentEngine
 

@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
-from hypic_apps.server.answers import Deleted, FileTold, Listed, ok
-from hypic_apps.server.service import Serving
-from hypic_apps.server.tenants import Asking
-from hypic_apps.server.uploads import receive
+from hypic_apps.server.app_state import Serving
+from hypic_apps.server.auth.tenants import Asking
+from hypic_apps.server.ingestion.uploads import receive
+from hypic_apps.server.schemas.responses import Deleted, FileTold, Listed, ok
 
 router = APIRouter(prefix="/v1/collections/{name}/files", tags=["files"])
 PARTS = {"type": "array", "items": {"type": "string", "format": "binary"}}

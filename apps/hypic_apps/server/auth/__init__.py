@@ -1,0 +1,1 @@
+"""Who may ask: API keys, tenants, and what may be reached without keys."""

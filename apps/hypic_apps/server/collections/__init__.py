@@ -1,0 +1,1 @@
+"""Tenants' documents: what there is, where it lies, how it leaves."""

@@ -1,0 +1,1 @@
+"""Uploaded files: taken in, read in a sandbox, prefilled in the background."""

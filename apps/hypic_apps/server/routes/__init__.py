@@ -1,0 +1,1 @@
+"""What is served, a file a path."""
