@@ -15,10 +15,10 @@ _EXPORTS = {
     "HypicError": "hypic_rag.errors",
     "Prompt": "hypic_rag.prompt",
     "PromptFormat": "hypic_rag.prompt",
-    "HypicLLM": "hypic_rag.retrieval",
-    "HypicQueryEngine": "hypic_rag.retrieval",
-    "HypicSynthesizer": "hypic_rag.retrieval",
-    "PrefillSegments": "hypic_rag.retrieval",
+    "HypicLLM": "hypic_rag.integrations.llama_index",
+    "HypicQueryEngine": "hypic_rag.integrations.llama_index",
+    "HypicSynthesizer": "hypic_rag.integrations.llama_index",
+    "PrefillSegments": "hypic_rag.integrations.llama_index",
     "Store": "hypic_rag.retrieval",
 }
 __all__ = sorted(_EXPORTS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypic_apps import demonstration
 
-from hypic_rag.retrieval.synthesizer import NOTHING_RETRIEVED
+from hypic_rag.integrations.llama_index.synthesizer import NOTHING_RETRIEVED
 
 COST = re.compile(
     r"^TTFT (\d+) ms(?: \(full recompute (\d+) ms\))?, (\d+) of (\d+) segments from cache, "

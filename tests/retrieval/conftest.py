@@ -37,7 +37,7 @@ def store(folder, engine, embedder):
 
 @pytest.fixture
 def llm(engine):
-    from hypic_rag.retrieval.llm import HypicLLM
+    from hypic_rag.integrations.llama_index.llm import HypicLLM
 
     return HypicLLM(engine=engine)
 

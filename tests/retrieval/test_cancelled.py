@@ -10,12 +10,12 @@ from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.llms import ChatMessage
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from hypic_rag.retrieval.background import result_of
-from hypic_rag.retrieval.llm import HypicLLM
-from hypic_rag.retrieval.query_engine import HypicQueryEngine
-from hypic_rag.retrieval.retriever import StoreRetriever
-from hypic_rag.retrieval.synthesizer import HypicSynthesizer
-from hypic_rag.retrieval.transform import PrefillSegments
+from hypic_rag.integrations.llama_index.background import result_of
+from hypic_rag.integrations.llama_index.llm import HypicLLM
+from hypic_rag.integrations.llama_index.query_engine import HypicQueryEngine
+from hypic_rag.integrations.llama_index.retriever import StoreRetriever
+from hypic_rag.integrations.llama_index.synthesizer import HypicSynthesizer
+from hypic_rag.integrations.llama_index.transform import PrefillSegments
 
 QUESTION = "where are all of the many ships that were in the old harbour of Vardal"
 NODES = [TextNode(text=f"{i} ships are in the harbour of Vardal, all of grey wood.", id_=str(i)) for i in range(9)]

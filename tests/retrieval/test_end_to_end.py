@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from hypic_rag import HypicLLM, HypicQueryEngine
 from hypic_rag.cache import SegmentCache
 from hypic_rag.engine import Policy, SegmentEngine
-from hypic_rag.retrieval import HypicLLM, HypicQueryEngine, Store, plan_ingest, run_ingest
+from hypic_rag.retrieval import Store, plan_ingest, run_ingest
 
 TEXTS = {
     "Vardal": "Vardal is a small town in Norway. It was founded in 1871 by the merchant Ole Bakken.",

@@ -13,7 +13,7 @@ from llama_index.core.prompts.default_prompts import DEFAULT_TEXT_QA_PROMPT
 from hypic_rag.cache import SegmentCache
 from hypic_rag.engine import Policy
 from hypic_rag.errors import BadInput, ContextTooLong
-from hypic_rag.retrieval.llm import HypicLLM
+from hypic_rag.integrations.llama_index.llm import HypicLLM
 
 QUESTION = "where are the ships"
 MESSAGES = [ChatMessage(role="user", content=QUESTION)]

@@ -16,12 +16,12 @@ from fake_engine import FakeEngine
 from hypic_rag.cache import SegmentCache
 from hypic_rag.engine import Policy, SegmentEngine
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval import llm as llm_module
+from hypic_rag.integrations.llama_index import llm as llm_module
+from hypic_rag.integrations.llama_index.llm import HypicLLM
+from hypic_rag.integrations.llama_index.query_engine import HypicQueryEngine
+from hypic_rag.integrations.llama_index.retriever import StoreRetriever
+from hypic_rag.integrations.llama_index.synthesizer import HypicSynthesizer
 from hypic_rag.retrieval.embedder import Embedder
-from hypic_rag.retrieval.llm import HypicLLM
-from hypic_rag.retrieval.query_engine import HypicQueryEngine
-from hypic_rag.retrieval.retriever import StoreRetriever
-from hypic_rag.retrieval.synthesizer import HypicSynthesizer
 
 QUESTION = "where are the ships"
 

@@ -15,13 +15,13 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from hypic_rag.cache import SegmentCache
 from hypic_rag.errors import BadInput, ContextTooLong, StoreMismatch
+from hypic_rag.integrations.llama_index.llm import HypicLLM
+from hypic_rag.integrations.llama_index.node_text import title_and_text
+from hypic_rag.integrations.llama_index.query_engine import HypicQueryEngine
+from hypic_rag.integrations.llama_index.retriever import StoreRetriever
+from hypic_rag.integrations.llama_index.synthesizer import NOTHING_RETRIEVED, HypicSynthesizer
 from hypic_rag.retrieval.ingest import plan_ingest, run_ingest
-from hypic_rag.retrieval.llm import HypicLLM
-from hypic_rag.retrieval.query_engine import HypicQueryEngine
-from hypic_rag.retrieval.rendering import title_and_text
-from hypic_rag.retrieval.retriever import StoreRetriever
 from hypic_rag.retrieval.store import Store
-from hypic_rag.retrieval.synthesizer import NOTHING_RETRIEVED, HypicSynthesizer
 
 QUESTION = "where are the ships"
 TEXTS = {

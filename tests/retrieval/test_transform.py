@@ -12,8 +12,8 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import TextNode
 
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval.query_engine import HypicQueryEngine
-from hypic_rag.retrieval.transform import PrefillSegments
+from hypic_rag.integrations.llama_index.query_engine import HypicQueryEngine
+from hypic_rag.integrations.llama_index.transform import PrefillSegments
 
 DOCUMENTS = [
     Document(

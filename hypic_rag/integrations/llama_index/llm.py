@@ -28,12 +28,12 @@ from llama_index.core.prompts import BasePromptTemplate
 from hypic_rag.cache import SegmentCache
 from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
 from hypic_rag.errors import BadInput
+from hypic_rag.integrations.llama_index.background import in_background, result_of
+from hypic_rag.integrations.llama_index.recipe import options_of, recipe
+from hypic_rag.integrations.llama_index.responses import astream_of_chat, chat_of, completion_of, stream_of_chat
 from hypic_rag.prompt import Prompt
 from hypic_rag.rag.prompting import prompt_over
-from hypic_rag.retrieval.background import in_background, result_of
 from hypic_rag.retrieval.manifest import Manifest
-from hypic_rag.retrieval.recipe import options_of, recipe
-from hypic_rag.retrieval.responses import astream_of_chat, chat_of, completion_of, stream_of_chat
 from hypic_rag.retrieval.store import Store
 
 # What prompt templates call retrieved text. Where one of these is filled in, segments have become plain text.

@@ -12,11 +12,11 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 
 from hypic_rag.errors import BadInput
+from hypic_rag.integrations.llama_index.llm import HypicLLM
+from hypic_rag.integrations.llama_index.retriever import StoreRetriever
+from hypic_rag.integrations.llama_index.synthesizer import HypicSynthesizer
 from hypic_rag.retrieval.embedder import Embedder
-from hypic_rag.retrieval.llm import HypicLLM
-from hypic_rag.retrieval.retriever import StoreRetriever
 from hypic_rag.retrieval.store import Store
-from hypic_rag.retrieval.synthesizer import HypicSynthesizer
 
 
 class HypicQueryEngine(RetrieverQueryEngine):

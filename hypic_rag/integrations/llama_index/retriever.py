@@ -5,9 +5,9 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
 from hypic_rag.errors import BadInput
+from hypic_rag.integrations.llama_index.background import result_of
 from hypic_rag.rag.passage import Passage
 from hypic_rag.rag.search import find_passages
-from hypic_rag.retrieval.background import result_of
 from hypic_rag.retrieval.store import Store
 
 

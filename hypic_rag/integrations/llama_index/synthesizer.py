@@ -22,10 +22,10 @@ from llama_index.core.types import RESPONSE_TEXT_TYPE
 from llama_index_instrumentation import get_dispatcher
 
 from hypic_rag.errors import BadInput
+from hypic_rag.integrations.llama_index.events import SegmentsAssembled
+from hypic_rag.integrations.llama_index.llm import HypicLLM
+from hypic_rag.integrations.llama_index.node_text import title_and_text
 from hypic_rag.prompt import Prompt
-from hypic_rag.retrieval.events import SegmentsAssembled
-from hypic_rag.retrieval.llm import HypicLLM
-from hypic_rag.retrieval.rendering import title_and_text
 
 dispatcher = get_dispatcher(__name__)
 NOTHING_RETRIEVED = "No documents were retrieved for this question, so there is nothing to answer from."

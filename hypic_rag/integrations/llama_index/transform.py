@@ -9,9 +9,9 @@ from llama_index.core.schema import BaseNode, TransformComponent
 
 from hypic_rag.engine import PrefillReport, SegmentEngine
 from hypic_rag.errors import BadInput
-from hypic_rag.retrieval.background import result_of
+from hypic_rag.integrations.llama_index.background import result_of
+from hypic_rag.integrations.llama_index.node_text import title_and_text
 from hypic_rag.retrieval.pace import Pace
-from hypic_rag.retrieval.rendering import title_and_text
 from hypic_rag.retrieval.segments import ColdSegment, caching, cold_segments, run_packed
 
 

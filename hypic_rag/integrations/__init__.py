@@ -1,0 +1,1 @@
+"""Adapters: what other libraries ask for, over this one."""
