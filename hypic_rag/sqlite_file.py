@@ -4,17 +4,15 @@ All that is kept in SQLite is opened here, in WAL mode. Values of rows are check
 """
 
 import contextlib
-import math
 import os
-import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 from urllib.parse import quote
 
 from hypic_rag.locks import StateLock
+from hypic_rag.sqlite_rows import Columns, DamagedRow, Made, check_rows
 
 BUSY_SECONDS = 60.0  # that other writers are waited for
 LOGS = ("-wal", "-journal")  # with these suffixes lie changes that are not in the file yet
@@ -25,16 +23,6 @@ SIGNS_OF_DAMAGE = (
     "no such table", "no such column", "no such index", "no such trigger", "already exists", "duplicate column",
     "malformed", "could not decode", "integer overflow",
 )  # fmt: skip
-
-
-Sound = Callable[[object], bool]
-"""Whether a value is one that this program writes."""
-Columns = Mapping[str, Sound]
-Made = Callable[[sqlite3.Cursor, tuple[Any, ...]], Any]
-
-
-class DamagedRow(sqlite3.DatabaseError):
-    """A row holds what this program never writes."""
 
 
 class UnreadLog(sqlite3.OperationalError):
@@ -55,20 +43,20 @@ class SqliteFile:
     def __init__(
         self,
         path: Path,
+        what: str,
         told: Callable[[Exception], Exception],
         *,
         columns: Columns,
         made: Made = lambda cursor, row: row,
         pragmas: Sequence[str] = (),
         check: Callable[[sqlite3.Connection], None] = lambda connection: None,
-        what: str | None = None,
     ):
-        """told: what an error of SQLite's is raised as; itself, where it is to come out as it is.
-        columns, made: see ``check_rows``. check: raises where what was opened is not what it should be. what: its
-        name in messages; the path unless given."""
+        """what: it is called where a forked child uses it. told: what an error of SQLite's is raised as; itself, where
+        it is to come out as it is. columns, made: see ``check_rows``. check: raises where what was opened is not what
+        it should be."""
+        self._lock = StateLock(what)  # first, so that a copy or a pickle is refused by it
         self.path = path
         self._told, self._columns, self._made, self._pragmas, self._check = told, columns, made, pragmas, check
-        self._lock = StateLock(what or str(path))
         self._is_read_only = False
         self._seen: object = None  # see connect_read_only
         with self._errors_told():
@@ -102,12 +90,10 @@ class SqliteFile:
 
     def close(self) -> None:
         """In a forked child nothing: the connection is the parent's."""
-        if self._lock.is_here:
-            with self._lock:
-                self.connection.close()
-
-    def __reduce__(self) -> NoReturn:
-        self._lock.__reduce__()
+        if not self._lock.is_here:
+            return
+        with self._lock:
+            self.connection.close()
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -210,56 +196,6 @@ def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def whole(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
-def number(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
-
-
-def text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def text_or_null(value: object) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def blob(value: object) -> bool:
-    return isinstance(value, bytes)
-
-
-def matching(pattern: str) -> Sound:
-    """Texts that match in whole: what becomes a part of a path."""
-    compiled = re.compile(pattern)
-    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
-
-
-def check_rows(connection: sqlite3.Connection, columns: Columns, made: Made = lambda cursor, row: row) -> None:
-    """No row leaves the connection from here on whose values are not sound; else DamagedRow is raised.
-
-    SQLite gives back whatever stands in a damaged file: a flipped bit may change even types.
-    columns: by their names in the rows, every one that is ever asked for; a question for another is an error of the
-    caller's. made: what a row becomes.
-    """
-
-    def checked(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> Any:
-        for (spelt, *_), value in zip(cursor.description, row, strict=True):
-            name = spelt.lower()  # as SQLite takes it; what a table calls its columns may be damaged, too
-            if not (columns[name] if name in columns else SQLITES_OWN[name])(value):
-                raise DamagedRow(f"could not decode {name} {str(value)[:80]!r}")
-        return made(cursor, row)
-
-    connection.row_factory = checked
-
-
-SQLITES_OWN: Columns = {
-    "count(*)": whole, "quick_check": text, "user_version": whole, "schema_version": whole,
-    "busy": whole, "log": lambda value: isinstance(value, int), "checkpointed": lambda value: isinstance(value, int),
-}  # fmt: skip
 
 
 def state_of(path: Path) -> object:

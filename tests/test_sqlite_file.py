@@ -5,18 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from hypic_rag import sqlite_file
-from hypic_rag.sqlite_file import Changed, DamagedRow, SqliteFile, UnreadLog, connect, connect_read_only, what_to_do
+from hypic_rag import sqlite_file, sqlite_rows
+from hypic_rag.sqlite_file import Changed, SqliteFile, UnreadLog, connect, connect_read_only, what_to_do
+from hypic_rag.sqlite_rows import DamagedRow
 
-COLUMNS: sqlite_file.Columns = {
-    "whole": sqlite_file.whole, "number": sqlite_file.number, "text": sqlite_file.text, "blob": sqlite_file.blob,
-    "perhaps": sqlite_file.text_or_null, "id": sqlite_file.matching("[a-z]+"), "n": sqlite_file.whole,
+COLUMNS: sqlite_rows.Columns = {
+    "whole": sqlite_rows.whole, "number": sqlite_rows.number, "text": sqlite_rows.text, "blob": sqlite_rows.blob,
+    "perhaps": sqlite_rows.text_or_null, "id": sqlite_rows.matching("[a-z]+"), "n": sqlite_rows.whole,
 }  # fmt: skip
 ROW = {"whole": "1", "number": "1.5", "text": "'a'", "blob": "x'00'", "perhaps": "NULL", "id": "'ab'", "n": "0"}
 
 
 def opened(path: Path, **options: object) -> SqliteFile:
-    return SqliteFile(path, lambda error: error, columns=COLUMNS, **options)  # type: ignore[arg-type]
+    return SqliteFile(path, "the database", lambda error: error, columns=COLUMNS, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -27,11 +27,11 @@ class Database(SqliteFile):
 
         super().__init__(
             folder / FILE,
+            f"the store in {folder}",
             partial(_told, folder),
             columns=schema.COLUMNS,
             pragmas=schema.PRAGMAS,
             check=check,
-            what=f"the store in {folder}",
         )
 
     @contextlib.contextmanager

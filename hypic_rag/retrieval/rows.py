@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hypic_rag.retrieval.vectors import Vectors
-from hypic_rag.sqlite_file import DamagedRow
+from hypic_rag.sqlite_rows import DamagedRow
 from hypic_rag.stored_json import parse_object
 
 SEAL_BYTES = 4

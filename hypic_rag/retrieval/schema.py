@@ -5,18 +5,8 @@ import sqlite3
 from pathlib import Path
 
 from hypic_rag.errors import BadInput, StoreDamaged
-from hypic_rag.sqlite_file import (
-    DAMAGE_ERRORS,
-    Columns,
-    blob,
-    check_rows,
-    connect,
-    connect_read_only,
-    is_damage,
-    text,
-    what_to_do,
-    whole,
-)
+from hypic_rag.sqlite_file import DAMAGE_ERRORS, connect, connect_read_only, is_damage, what_to_do
+from hypic_rag.sqlite_rows import Columns, blob, check_rows, text, whole
 
 VERSIONS = (1, 2)  # the first has no seals, see rows.py
 PRAGMAS = ("foreign_keys = ON", "secure_delete = ON")  # what is deleted is overwritten

@@ -38,7 +38,8 @@ from hypic_rag.retrieval.rows import (
 )
 from hypic_rag.retrieval.rows import StoredDocument as StoredDocument  # what Store takes and gives
 from hypic_rag.retrieval.vectors import VectorIndex, Vectors
-from hypic_rag.sqlite_file import DamagedRow, what_to_do
+from hypic_rag.sqlite_file import what_to_do
+from hypic_rag.sqlite_rows import DamagedRow
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine

@@ -55,7 +55,7 @@ def first(header):
 
 
 HEADERS = {  # as if somebody had written the file so, with a row that vouches for it
-    "tensors that overlap": lambda h: first(h).update(data_offsets=h[max(n for n in h if n[0] != "_")]["data_offsets"]),
+    "tensors that overlap": lambda h: h["1.K"].update(data_offsets=h["1.V"]["data_offsets"]),  # of one size
     "a tensor before the first": lambda h: first(h).update(data_offsets=[-4, 0]),
     "a tensor of the last layer but one": lambda h: h.update({"-1.X": h.pop(min(n for n in h if n[0] != "_"))}),
     "a tensor of layer 999": lambda h: h.update({"999.X": h.pop(min(n for n in h if n[0] != "_"))}),

@@ -229,9 +229,8 @@ def test_on_disk_what_was_used_outlives_a_scan_and_the_process(tmp_path):
 
 def test_an_eviction_is_one_look_into_an_index(tmp_path):
     with SegmentCache.open(tmp_path) as cache:
-        plan = cache.disk._index.read(
-            lambda db: db.execute(
-                "EXPLAIN QUERY PLAN SELECT id FROM entry WHERE pinned = 0 ORDER BY priority, last_used, id"
-            ).fetchall()
-        )
+        cursor = cache.disk._index._db.cursor()
+        cursor.row_factory = None  # no columns of ours
+        query = "EXPLAIN QUERY PLAN SELECT id FROM entry WHERE pinned = 0 ORDER BY priority, last_used, id"
+        plan = cursor.execute(query).fetchall()
     assert len(plan) == 1 and "entry_by_priority (pinned=?)" in plan[0][-1]

@@ -162,12 +162,12 @@ def test_a_store_of_the_former_name_opens_and_has_the_new_one_after_a_write(stor
 
 def test_a_former_name_that_cannot_be_changed_does_as_well(store, folder, engine, embedder, monkeypatch):
     called(folder, FORMER)
-    monkeypatch.setattr(json, "dump", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with Store.create_or_open(folder, engine, embedder=embedder) as former:
         for doc_id in ("a", "b"):
             put(former, doc_id, "ships")
         assert former.counts() == (2, 2)
-    assert called(folder) == FORMER and not list(folder.glob("*.new"))
+    assert called(folder) == FORMER and not list(folder.glob("*.tmp"))
 
 
 def test_a_template_with_a_date_is_the_same_every_day(store, folder, engine, embedder):

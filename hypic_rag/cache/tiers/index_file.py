@@ -11,21 +11,10 @@ from filelock import FileLock, Timeout
 
 from hypic_rag.cache.tiers.worth import MOST_USES
 from hypic_rag.errors import StoreDamaged, StoreMismatch
-from hypic_rag.sqlite_file import (
-    DAMAGE_ERRORS,
-    Columns,
-    check_rows,
-    is_busy,
-    is_damage,
-    matching,
-    number,
-    text,
-    transaction,
-    what_to_do,
-    whole,
-)
+from hypic_rag.sqlite_file import DAMAGE_ERRORS, is_busy, is_damage, transaction, what_to_do
 from hypic_rag.sqlite_file import connect as connect_to_write
 from hypic_rag.sqlite_file import connect_read_only as connect_to_read
+from hypic_rag.sqlite_rows import Columns, check_rows, matching, number, text, whole
 
 log = logging.getLogger(__name__)
 

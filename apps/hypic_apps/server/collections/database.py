@@ -7,19 +7,8 @@ from pathlib import Path
 
 from hypic_apps.server.errors import NoRoom
 from hypic_rag.errors import StoreDamaged
-from hypic_rag.sqlite_file import (
-    Columns,
-    SqliteFile,
-    blob,
-    is_damage,
-    matching,
-    number,
-    text,
-    text_or_null,
-    transaction,
-    what_to_do,
-    whole,
-)
+from hypic_rag.sqlite_file import SqliteFile, is_damage, transaction, what_to_do
+from hypic_rag.sqlite_rows import Columns, blob, matching, number, text, text_or_null, whole
 
 FILE = "server.sqlite"
 VERSION = 1
@@ -84,6 +73,7 @@ class Database(SqliteFile):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         super().__init__(
             path,
+            f"the server's database {path}",
             partial(_told, path),
             columns=COLUMNS,
             made=sqlite3.Row,
