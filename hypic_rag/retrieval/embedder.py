@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from hypic_rag.errors import BadInput, ModelNotReady
 from hypic_rag.locks import FairLock
-from hypic_rag.paths import absolute, exists, utf8
+from hypic_rag.paths import REMEDY, absolute, exists, reason, utf8
 
 Vectors = npt.NDArray[np.float32]
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
@@ -59,9 +60,7 @@ class Embedder:
     def fingerprint(self) -> str:
         """64 hex digits: sha256 over the names and contents of the files that decide a vector."""
         digest = hashlib.sha256()
-        for file in sorted({file for pattern in FINGERPRINTED for file in self.folder.rglob(pattern)}):
-            if not file.is_file():  # a dangling link, a folder, a pipe
-                continue
+        for file in _files_of(self.folder):
             digest.update(f"{file.relative_to(self.folder).as_posix()}\n{file.stat().st_size}\n".encode())
             with file.open("rb") as opened:
                 digest.update(hashlib.file_digest(opened, "sha256").digest())
@@ -144,6 +143,18 @@ class Embedder:
         return [
             text[offsets[i][0] : offsets[min(i + limit, len(offsets)) - 1][1]] for i in range(0, len(offsets), limit)
         ]
+
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Those that decide a vector, in order. Raises BadInput where a part of the folder cannot be looked at."""
+
+    def refuse(error: OSError) -> None:
+        raise BadInput(f"the embedder's folder {folder} cannot be read: {reason(error)}. {REMEDY}") from error
+
+    names = ((Path(root, name), name) for root, _, names in os.walk(folder, onerror=refuse) for name in names)
+    matching = {file for file, name in names if any(fnmatch(name, pattern) for pattern in FINGERPRINTED)}
+    return sorted(file for file in matching if file.is_file())  # not: a dangling link, a pipe
 
 
 def _packaged_folder() -> Path:

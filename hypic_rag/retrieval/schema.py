@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.paths import exists
 from hypic_rag.sqlite_file import DAMAGE_ERRORS, connect, connect_read_only, is_damage, what_to_do
 from hypic_rag.sqlite_rows import Columns, blob, check_rows, text, whole
 
@@ -84,7 +85,7 @@ def n_documents(database: Path) -> int:
 
     Raises BadInput where it cannot be read now (locked, no permission), StoreDamaged where it never can.
     """
-    if not database.is_file():
+    if not exists(database):
         return 0
     try:
         with contextlib.closing(connect_read_only(database)[0]) as connection:

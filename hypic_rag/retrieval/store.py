@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hypic_rag import default_model
 from hypic_rag.config import home
 from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.paths import exists
 from hypic_rag.retrieval import schema
 from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
 from hypic_rag.retrieval.database import FILE as SQLITE
@@ -148,7 +149,7 @@ class Store:
             if schema.n_documents(database):
                 raise StoreDamaged(f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}")
             raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH…")
-        if not database.is_file():
+        if not exists(database):
             raise StoreDamaged(f"{folder} has {FILE} but no {SQLITE}. {how_to_rebuild(folder)}")
         embedder = embedder or Embedder(manifest.embedder)
         manifest.check_embedder(embedder.name, embedder.fingerprint, folder)

@@ -1,5 +1,6 @@
 """Anything odd about a stored entry is a miss with its reason; what is bad goes, and is stored anew."""
 
+import errno
 import json
 import os
 import random
@@ -166,14 +167,21 @@ def test_any_single_flipped_bit_is_found(folder):
         assert cache.verify() == []
 
 
-def test_want_of_file_handles_loses_no_entry(folder, monkeypatch):
-    def no_handles(path):
-        raise OSError(24, "Too many open files")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO, errno.ESTALE, errno.ELOOP])
+def test_an_entry_that_cannot_be_looked_at_is_not_lost(folder, monkeypatch, number):
+    stat = os.stat
+
+    def refuse(path, **options):
+        if str(path).endswith(".safetensors"):
+            raise OSError(number, os.strerror(number))
+        return stat(path, **options)
 
     with SegmentCache.open(folder) as cache:
         with monkeypatch.context() as patched:
-            patched.setattr("hypic_rag.cache.tiers.files.contents_of", no_handles)
+            patched.setattr("hypic_rag.cache.tiers.files.contents_of", refuse)
             assert cache.lookup(KEY).reason == "unreadable"
+            patched.setattr(os, "stat", refuse)
+            assert cache.disk.gc() == []
         assert cache.lookup(KEY).tier == "disk"
 
 

@@ -1,6 +1,8 @@
 """The packaged embedder: offline, normalized, and telling texts apart."""
 
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,3 +83,21 @@ def test_what_is_no_regular_file_does_not_count(tmp_path):
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "folder.txt").mkdir()
     assert Embedder(tmp_path).fingerprint == before
+
+
+def test_a_folder_that_cannot_be_looked_at_in_whole_has_no_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left out, its files would give another fingerprint, and every store would be refused."""
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "modules.json").write_text("[]")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("1_Pooling"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(BadInput, match="cannot be read: Permission denied"):
+        _ = Embedder(tmp_path).fingerprint

@@ -14,6 +14,7 @@ from hypic_rag.cache.header import EntryRefused
 from hypic_rag.cache.key import Identity, difference
 from hypic_rag.cache.record import checksum_of
 from hypic_rag.cache.tiers.index import Row
+from hypic_rag.paths import GONE
 
 # these say that this process or machine has run short, not that a file is bad
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
@@ -25,15 +26,15 @@ def entry_path(folder: Path, digest: str) -> Path:
 
 
 def read_checked(folder: Path, row: Row, asked: Identity) -> memoryview:
-    """The file of a row, in memory that can be written. Raises EntryRefused if it is not what was stored, OSError if
-    files cannot be opened for want of handles or memory."""
+    """The file of a row, in memory that can be written. Raises EntryRefused if it is not what was stored, or cannot be
+    looked at ("unreadable"), OSError if files cannot be opened for want of handles or memory."""
     found = difference(row, asked, where="the index row")
     if found is not None:
         raise EntryRefused(*found)
     path = entry_path(folder, row.digest)
     try:
         data = contents_of(path)
-    except FileNotFoundError:
+    except GONE:
         raise EntryRefused("missing", f"file {path.name} is gone") from None
     except OSError as error:
         if error.errno in SHORTAGES:

@@ -26,6 +26,7 @@ from hypic_rag.cache.tiers.health import Health
 from hypic_rag.cache.tiers.index import Index, Row
 from hypic_rag.cache.tiers.inventory import Gone, Listed, Wanted
 from hypic_rag.errors import HypicError
+from hypic_rag.paths import exists
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class EntryFolder:
                 try:
                     parsed = parse(read_checked(self.folder, row, asked))
                 except EntryRefused as bad:
-                    if self._remove_bad(row, bad):
+                    if bad.reason == "unreadable" or self._remove_bad(row, bad):  # what cannot be looked at stays
                         return Miss(bad.reason, bad.detail)
                 else:
                     self._index.touch(asked.digest)
@@ -195,7 +196,7 @@ class EntryFolder:
                 return []
             lost = []
             for row in self._index.rows():
-                if not entry_path(self.folder, row.digest).is_file() and self._remove(row, Miss("missing")):
+                if not exists(entry_path(self.folder, row.digest)) and self._remove(row, Miss("missing")):
                     lost.append(Problem(row.digest, "missing", "its file is gone"))
             return lost + self._sweep(remove=True)
 
@@ -224,7 +225,7 @@ class EntryFolder:
         path = entry_path(self.folder, record.digest)
         row = index.select(db, record.digest)
         if row is not None:
-            if path.is_file() and path.stat().st_size == row.nbytes:
+            if exists(path) and path.stat().st_size == row.nbytes:
                 return "exists"
             index.delete(db, row, Miss("damaged"))
         self._index.write_touches(db)
