@@ -35,7 +35,3 @@ class RequestTooLarge(BadInput):
 
 class PassInterrupted(HypicError):
     """Ctrl-C, or what else ends a thread, came during a pass that a request shared: its answer is lost."""
-
-
-class CacheFull(HypicError):
-    """An entry does not fit a tier's budget."""

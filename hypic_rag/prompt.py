@@ -120,10 +120,6 @@ class PromptFormat:
         self._encode_again: Callable[[str], Ids] = lru_cache(maxsize=64)(self.encode)
         self.version = f"template:{self._digest()}"
 
-    @classmethod
-    def from_tokenizer(cls, tokenizer: Any, system: str | None = None) -> "PromptFormat":
-        return cls(tokenizer, system)
-
     def made(self, version: str) -> bool:
         """Whether this format's ``version`` is or was that one: it was a digest of what the template writes, of which
         nothing can be told where that depends on the day."""

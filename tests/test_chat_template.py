@@ -95,7 +95,7 @@ def form(tokenizer: Any, template: str) -> PromptFormat:
 def of(tokenizer: Any, source: Any) -> PromptFormat:
     other = copy.copy(tokenizer)
     other.chat_template = source
-    return PromptFormat.from_tokenizer(other)
+    return PromptFormat(other)
 
 
 def plainly(form: PromptFormat, messages: list[tuple[str, str]]) -> str:
@@ -258,7 +258,7 @@ def test_a_version_is_of_the_template_and_what_it_reads(tokenizer: Any) -> None:
 
 
 def test_a_former_version_is_known(tokenizer: Any, day: Any) -> None:
-    form = PromptFormat.from_tokenizer(AutoTokenizer.from_pretrained(Path(default_model.__file__).parent))
+    form = PromptFormat(AutoTokenizer.from_pretrained(Path(default_model.__file__).parent))
     assert form.made(form.version) and form.made(FORMER)
     assert not form.made("chat-template:0123456789abcdef") and not form.made("template:0123456789abcdef")
     dated = of(tokenizer, DATED)

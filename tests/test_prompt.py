@@ -26,7 +26,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def form(tokenizer: Any) -> PromptFormat:
-    return PromptFormat.from_tokenizer(tokenizer)
+    return PromptFormat(tokenizer)
 
 
 def test_the_format_is_the_one_the_default_model_was_tuned_on(form: PromptFormat, tokenizer: Any) -> None:
@@ -84,7 +84,7 @@ def test_control_tokens_that_are_not_special_stay_text_too(tokenizer: Any) -> No
 
     extended = copy.deepcopy(tokenizer)
     extended.add_tokens([AddedToken("<think>", special=False, normalized=False), AddedToken("    ", special=False)])
-    form = PromptFormat.from_tokenizer(extended)
+    form = PromptFormat(extended)
     thought, spaces = extended.convert_tokens_to_ids(["<think>", "    "])
     assert thought not in form.encode("a <think> b")
     assert spaces in form.encode("a    b")
@@ -131,7 +131,7 @@ def test_messages_that_the_template_refuses_are_bad_input(tokenizer: Any) -> Non
     import copy
 
     strict = copy.deepcopy(tokenizer)
-    form = PromptFormat.from_tokenizer(strict)
+    form = PromptFormat(strict)
     strict.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(BadInput, match="roles must alternate"):
         form.chat([("assistant", "Me.")])
@@ -142,7 +142,7 @@ def test_a_tokenizer_without_template_gets_plain_text(tokenizer: Any) -> None:
 
     bare = copy.deepcopy(tokenizer)
     bare.chat_template = None
-    form = PromptFormat.from_tokenizer(bare, system="Be brief.")
+    form = PromptFormat(bare, system="Be brief.")
     text = bare.decode(form.prompt("Who?", [("T", "A.")]).token_ids)
     assert text == "Be brief.\n\nDocument: T\nA.\n\nQuestion: Who?\n\nAnswer:"
     assert form.answer_end == ()
@@ -156,7 +156,7 @@ def test_a_template_without_system_role_takes_it_into_the_first_message(tokenize
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "[{{ m.role }}]{{ m.content }}{% endfor %}"
     )
-    form = PromptFormat.from_tokenizer(strict)
+    form = PromptFormat(strict)
     assert strict.decode(form.leading()) == "[user]Answer the question using the documents.\n\n"
 
 
@@ -165,8 +165,8 @@ def test_formats_have_versions(tokenizer: Any, form: PromptFormat) -> None:
 
     other = copy.deepcopy(tokenizer)
     other.chat_template = tokenizer.chat_template.replace("<|im_start|>", "<|start|>")
-    assert form.version == PromptFormat.from_tokenizer(tokenizer, system="Another").version
-    assert form.version != PromptFormat.from_tokenizer(other).version
+    assert form.version == PromptFormat(tokenizer, system="Another").version
+    assert form.version != PromptFormat(other).version
 
 
 REFUSED = {

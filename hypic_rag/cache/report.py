@@ -76,11 +76,3 @@ class CacheStats:
 
     tiers: dict[Tier, TierStats]
     misses: dict[str, int]
-
-    @property
-    def n_hits(self) -> int:
-        return sum(tier.hits for tier in self.tiers.values())
-
-    @property
-    def n_misses(self) -> int:
-        return sum(self.misses.values())

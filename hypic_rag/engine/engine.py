@@ -80,7 +80,7 @@ class SegmentEngine:
         self.tokenizer = tokenizer
         self.model_name = name
         self.fingerprint = fingerprint
-        self.format = PromptFormat.from_tokenizer(tokenizer, system)
+        self.format = PromptFormat(tokenizer, system)
         self.policy = policy or Policy()
         self.cache = SegmentCache.open(None, None, None) if cache is None else cache
         self.context_length = context_length(model.config.get_text_config())

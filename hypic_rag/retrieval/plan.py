@@ -59,10 +59,6 @@ class IngestPlan:
         return sum(len(planned.chunks) for planned in self.documents)
 
     @property
-    def n_new_chunks(self) -> int:
-        return sum(len(planned.new_chunks) for planned in self.documents)
-
-    @property
     def n_segments(self) -> int:
         """Segments to prefill."""
         return sum(len(planned.cold) for planned in self.documents)

@@ -79,7 +79,6 @@ def test_a_disk_hit_is_kept_in_memory(tmp_path):
         assert stats == CacheStats(
             {"host": TierStats(1, nbytes, None, 2, 0), "disk": TierStats(1, cache.nbytes("disk"), None, 1, 0)}, {}
         )
-        assert (stats.n_hits, stats.n_misses) == (3, 0)
         assert cache.nbytes("host") == nbytes < cache.nbytes("disk") < nbytes + 4096
 
 

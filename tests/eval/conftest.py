@@ -79,7 +79,7 @@ class FakeEngine:
 @pytest.fixture(scope="session")
 def form() -> PromptFormat:
     tokenizer = AutoTokenizer.from_pretrained(Path(default_model.__file__).parent)
-    return PromptFormat.from_tokenizer(tokenizer)
+    return PromptFormat(tokenizer)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ class FakeEngine:
         self.model_name = "fake/model"
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer()
-        self.format = PromptFormat.from_tokenizer(self.tokenizer)
+        self.format = PromptFormat(self.tokenizer)
         self.context_length = context_length
         self.pass_tokens = 2048
         self.policy = policy or Policy()

@@ -15,7 +15,7 @@ from hypic_rag.retrieval.chunking import split_document
 
 @pytest.fixture(scope="module")
 def format():
-    return PromptFormat.from_tokenizer(tokenizer())
+    return PromptFormat(tokenizer())
 
 
 WORDS = [

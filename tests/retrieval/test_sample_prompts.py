@@ -11,7 +11,7 @@ from hypic_rag.errors import BadInput
 from hypic_rag.prompt import PromptFormat
 from hypic_rag.retrieval.sample_prompts import sample_prompts
 
-FORMAT = PromptFormat.from_tokenizer(tokenizer())
+FORMAT = PromptFormat(tokenizer())
 SIZES = {"limit": 8, "n_documents": 3, "chunk_tokens": 64, "max_tokens": 2000}
 
 

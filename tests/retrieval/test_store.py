@@ -173,12 +173,12 @@ def test_a_former_name_that_cannot_be_changed_does_as_well(store, folder, engine
 def test_a_template_with_a_date_is_the_same_every_day(store, folder, engine, embedder):
     engine.tokenizer = copy.copy(engine.tokenizer)
     engine.tokenizer.chat_template = "{{ strftime_now('%Y') }}" + engine.tokenizer.chat_template
-    engine.format = PromptFormat.from_tokenizer(engine.tokenizer)
+    engine.format = PromptFormat(engine.tokenizer)
     called(folder, "chat-template:" + "0" * 16)  # of some day
     with Store.create_or_open(folder, engine, embedder=embedder) as dated:
         put(dated, "a", "ships")
     assert called(folder) == engine.format.version
-    engine.format = PromptFormat.from_tokenizer(engine.tokenizer)
+    engine.format = PromptFormat(engine.tokenizer)
     Store.create_or_open(folder, engine, embedder=embedder).close()
 
 

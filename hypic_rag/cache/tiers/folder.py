@@ -161,10 +161,6 @@ class EntryFolder:
         """Of every namespace that has any: number of entries, and bytes of their files."""
         return self._try("read", "read", self._index.by_namespace, lambda _: {})
 
-    def room(self) -> int | None:
-        """Bytes left in the budget before something is evicted; None if unlimited."""
-        return None if self.budget is None else max(0, self.budget - self.totals()[1])
-
     def contents(self, row: Row) -> memoryview:
         """Of an entry's file. Raises EntryRefused if it is not what was stored, OSError for want of handles."""
         return read_checked(self.folder, row, row)

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hypic_apps.server.errors import ApiError, response
-from hypic_rag.errors import CacheFull, ModelNotReady, StoreDamaged, StoreMismatch
+from hypic_rag.errors import ModelNotReady, StoreDamaged, StoreMismatch
 
 log = logging.getLogger("hypic_apps.server")
 
@@ -35,7 +35,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 CLIENT_LEFT = 499  # before there was a status; nginx's number
 OURS = ("hypic_apps", "hypic_rag")
 # Of these the message is logged: what the machine lacks, what is wrong with a folder.
-HARMLESS = (OSError, sqlite3.Error, MemoryError, RuntimeError, StoreDamaged, StoreMismatch, CacheFull, ModelNotReady)
+HARMLESS = (OSError, sqlite3.Error, MemoryError, RuntimeError, StoreDamaged, StoreMismatch, ModelNotReady)
 _line: ContextVar[dict[str, object] | None] = ContextVar("line", default=None)
 
 CountRequest = Callable[[str, str, int], None]
