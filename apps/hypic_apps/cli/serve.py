@@ -23,12 +23,12 @@ def run(settings: Settings) -> None:
 
     # What can be wrong is looked at before the model, which takes seconds to load.
     folder, embedder = home() / "server", Embedder(settings.embedder or "default")
-    listener = serving.bound_socket(settings.host, settings.port)
     keys = Keys(folder)
     check_exposure(settings, keys.exist)
     keys.close()
     private_folder(folder)
     claimed(folder, "serve").close()  # the application claims it for good
+    listener = serving.bound_socket(settings.host, settings.port)
     embedder.folder  # noqa: B018  # finds it; what is in it is read with the first collection
     logs.set_up(settings.log_format, settings.log_level)
     host, port = listener.getsockname()[:2]

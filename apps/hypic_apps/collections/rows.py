@@ -56,6 +56,17 @@ def searchable(database: Database, collection_id: str, passages: Iterable[Passag
     return [one for one in passages if one.metadata["file_id"] in here]
 
 
+def sums(db: sqlite3.Connection, collection_id: str) -> dict[str, int]:
+    """Return how many files a collection has, how many of them are whole, and their documents."""
+    query = "SELECT status, n_documents FROM files WHERE collection_id = ? AND status != 'deleting'"
+    files = db.execute(query, (collection_id,)).fetchall()
+    return {
+        "n_files": len(files),
+        "n_ready": sum(row["status"] == "ready" for row in files),
+        "n_documents": sum(row["n_documents"] for row in files),
+    }
+
+
 def note_making(db: sqlite3.Connection, namespace: str, file_id: str, digests: Sequence[str]) -> None:
     """Before segments are made for a file: should it be deleted halfway, they go with it."""
     db.executemany("INSERT OR IGNORE INTO making VALUES (?, ?)", [(file_id, digest) for digest in digests])
