@@ -15,10 +15,11 @@ from hypic_rag.paths import exists
 
 if TYPE_CHECKING:
     from hypic_apps.collections.ledger import Ledger
+    from hypic_rag.cache import DiskTier
     from hypic_rag.engine import Policy, SegmentEngine
     from hypic_rag.engine.calibration import InForce
     from hypic_rag.rag import Retriever, Session
-    from hypic_rag.retrieval import Embedder, Store
+    from hypic_rag.retrieval import Store
 
 
 def say(text: str) -> None:
@@ -133,29 +134,47 @@ def open_ingest(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
 
 
 @contextlib.contextmanager
+def open_adoption(settings: Settings) -> Iterator[tuple["Store", "DiskTier", "SegmentEngine", "Store", "Ledger"]]:
+    """The settings' store and its segments, to be read, and their collection as ``open_ingest`` gives it, made as that
+    store is. Raises BadInput for a missing store, StoreMismatch for one of another model."""
+    folder = store_folder(settings.store)
+    if not exists(folder):
+        raise BadInput(f"there is no store in {folder}: ls {folder.parent} shows which there are")
+
+    from hypic_rag.cache import DiskTier
+    from hypic_rag.retrieval import Store
+
+    with (
+        Store.open(folder) as source,
+        contextlib.closing(DiskTier(Store.segments_folder(folder))) as segments,
+        _open_to_write(settings, like=source) as (engine, store, ledger),
+    ):
+        yield source, segments, engine, store, ledger
+
+
+@contextlib.contextmanager
 def _open_to_write(
-    settings: Settings,
-    embedder: "Embedder | None" = None,
-    chunk_tokens: int | None = None,
-    chunk_overlap: int | None = None,
+    settings: Settings, like: "Store | None" = None
 ) -> Iterator[tuple["SegmentEngine", "Store", "Ledger"]]:
+    """like: a store by whose embedder and sizes a new collection is made. Raises StoreMismatch for another model's."""
     from hypic_apps.collections.opening import claimed_to_write, server_folder
     from hypic_rag.retrieval import Embedder, Store
 
-    embedder = embedder or (None if settings.embedder is None else Embedder(settings.embedder))
+    embedder = None if settings.embedder is None else Embedder(settings.embedder)
+    chunk_tokens, chunk_overlap = settings.chunk_tokens, None
+    if like is not None:
+        embedder, chunk_tokens, chunk_overlap = like.embedder, like.manifest.chunk_tokens, like.manifest.chunk_overlap
     with (
         claimed_to_write(settings) as found_or_made,
         open_engine(settings, Store.segments_folder(server_folder())) as engine,
     ):
         from hypic_apps.collections.ledger import Ledger
 
+        if like is not None:
+            like.check_engine(engine)
         collection = found_or_made()
         with Store.create_or_open(
-            collection.folder,
-            engine,
-            embedder=embedder,
-            chunk_tokens=chunk_tokens or settings.chunk_tokens,
-            chunk_overlap=chunk_overlap,
+            collection.folder, engine, embedder=embedder, chunk_tokens=chunk_tokens, chunk_overlap=chunk_overlap
         ) as store:
             within = engine.within(collection.namespace)
             yield within, store, Ledger(collection, store, within)

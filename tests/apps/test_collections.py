@@ -153,6 +153,24 @@ def test_a_killed_ingestion_goes_on(
     assert (about["n_files"], about["n_ready"]) == (5, 5)
 
 
+def test_a_store_becomes_a_collection(cli, home: Path, tiny_model: Path, documents: Path) -> None:
+    assert cli("ingest", documents, "--codec", "int8").code == 0
+    done = cli("collections", "add-store", "default", "notes", "--codec", "int8")
+    assert done.out == "5 documents of 5 files are in the collection notes now, 0 were; 5 segments copied\n", done.err
+    again = cli("collections", "add-store", "default", "notes", "--codec", "int8", "--json")
+    assert json.loads(again.out) == {"n_documents": 0, "n_files": 0, "n_there": 5, "n_copied": 0, "n_cold": 0}
+    own, copied = (
+        json.loads(cli("ask", QUESTION, *of, "--codec", "int8", "--json").out)
+        for of in (("--store", "default"), ("--collection", "notes"))
+    )
+    assert {one["tier"] for one in copied["sources"]} == {"disk"}
+    assert (copied["answer"], copied["n_from_cache"]) == (own["answer"], 5)
+    later = cli("ingest", documents, "--collection", "notes", "--codec", "int8")
+    assert "5 unchanged, 0 removed; 0 segments prefilled" in later.out, later.out
+    with served(home, tiny_model) as server:
+        assert {(row["status"], row["n_prefilled"]) for row in files(server).values()} == {("ready", 1)}
+
+
 def test_one_writes_at_a_time(cli, home: Path, documents: Path) -> None:
     (home / "server").mkdir(parents=True)
     with claimed(home / "server", "ingest"):
@@ -166,6 +184,7 @@ def test_one_writes_at_a_time(cli, home: Path, documents: Path) -> None:
         for command, words in {
             ("serve", "--port", "0"): "another hypic-rag serve uses",
             ("ingest", documents, "--collection", "notes"): "hypic-rag serve uses",
+            ("collections", "add-store", documents, "notes"): "no store in",
         }.items():
             refused = cli(*command)
             assert refused.code == 1 and words in refused.err.splitlines()[-1], refused
@@ -184,6 +203,7 @@ REFUSED = {  # arguments; exit code; words
     "an odd tenant": (("ingest", "DOCS", "--collection", "notes", "--tenant", "../x"), 1, "names no tenant"),
     "both": (("ask", QUESTION, "--collection", "notes", "--store", "x"), 2, "not both"),
     "no such path": (("ingest", "/nowhere", "--collection", "notes"), 1, "/nowhere"),
+    "no such store": (("collections", "add-store", "x", "notes"), 1, "there is no store in"),
 }
 
 

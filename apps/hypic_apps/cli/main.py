@@ -17,7 +17,9 @@ app = command_line.make_app(
     "Everything is kept under HYPIC_HOME (~/.hypic-rag).",
 )
 command_line.add_group(app, "keys", (keys.add, keys.list_, keys.revoke), about="Who may use the server: API keys.")
-command_line.add_group(app, "collections", (collections.ls,), about="Documents that the server has, too.")
+command_line.add_group(
+    app, "collections", (collections.ls, collections.add_store), about="Documents that the server has, too."
+)
 command_line.add_group(
     app,
     "cache",
