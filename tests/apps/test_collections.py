@@ -49,13 +49,13 @@ def test_what_the_command_line_ingests_the_server_has(cli, home: Path, tiny_mode
     assert again.out.startswith("0 new, 0 changed, 5 unchanged, 0 removed; 0 segments prefilled, 0 tokens")
     (documents / "engine.txt").unlink()
     (documents / "violin.txt").write_text("The violin was sold to a sailor. He played it badly.")
-    (documents / "harvest.txt").rename(documents / "fair.txt")
+    (documents / "harvest.txt").rename(documents / "fair\\1.txt")
     changed = cli("ingest", documents, "--collection", "notes")
     assert changed.out.startswith("1 new, 1 changed, 2 unchanged, 2 removed; 2 segments prefilled"), changed.out
 
     with served(home, tiny_model) as server:
         rows = files(server)
-        assert sorted(rows) == ["fair.txt", "glacier.txt", "lighthouse.txt", "violin.txt"]
+        assert sorted(rows) == ["fair\\1.txt", "glacier.txt", "lighthouse.txt", "violin.txt"]
         assert {row["status"] for row in rows.values()} == {"ready"}
         assert {(row["n_documents"], row["n_segments"], row["n_prefilled"]) for row in rows.values()} == {(1, 1, 1)}
         assert rows["violin.txt"]["bytes"] == (documents / "violin.txt").stat().st_size

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypic_apps.collections.opening import Collection
 from hypic_apps.collections.rows import note_making, remove_file
-from hypic_apps.server.ingestion.uploads import label
+from hypic_apps.server.ingestion.uploads import shown_name
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.retrieval.plan import IngestPlan, PlannedDocument
 from hypic_rag.retrieval.readers import SourceDocument
@@ -49,7 +49,7 @@ class Ledger:
 
     def about(self, path: str) -> dict[str, str]:
         """Return what a document's metadata says of its file."""
-        return {"file_id": self.file_id(path), "filename": label(os.path.basename(path))}
+        return {"file_id": self.file_id(path), "filename": shown_name(os.path.basename(path))}
 
     def file_id(self, path: str) -> str:
         """Return the same for the same path of the collection, and what gives no path away."""
@@ -63,7 +63,7 @@ class Ledger:
             rows = {row["id"]: (row["status"], row["error"]) for row in db.execute(query, (self._collection.id,))}
             files = self._files(plan, rows)
             for file_id, file in files.items():
-                shown = label(os.path.basename(file.path))
+                shown = shown_name(os.path.basename(file.path))
                 db.execute(
                     "INSERT INTO files (id, collection_id, filename, bytes, created_at, status, error) "
                     "VALUES (?, ?, ?, ?, ?, 'failed', ?) "
