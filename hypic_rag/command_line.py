@@ -52,7 +52,7 @@ def add_group(app: typer.Typer, name: str, functions: Iterable[Callable[..., Non
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for function in functions:
-        group.command(function.__name__.rstrip("_"))(function)
+        group.command(function.__name__.rstrip("_").replace("_", "-"))(function)
     app.add_typer(group, name=name)
 
 

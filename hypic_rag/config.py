@@ -26,6 +26,8 @@ class Settings:
 
     model: str = "default"  # "default", a local folder or a hub name ORG/NAME
     store: str = "default"  # a name under HOME/stores, or a folder path
+    collection: str | None = None  # a collection of the server's (HOME/server), in the place of a store
+    tenant: str = "local"  # whose collection; "local" is everybody's, where the server has no keys
     embedder: str | None = None  # a folder or a hub name; None: the store's own, for a new one MiniLM
     top_k: int = 5
     chunk_tokens: int | None = None  # of the model; None: the store's own, for a new one 512
@@ -73,20 +75,33 @@ class Settings:
         """Defaults, then HOME/config.toml, then ``HYPIC_*``, then ``given`` (None there means: not given).
 
         environment: instead of ``os.environ``. file: instead of HOME/config.toml; need not exist.
-        Raises BadInput for an unknown name in the file or in ``given``, and for a value out of its range.
+        Where one of them names a store, the collection of those before it is none.
+        Raises BadInput for an unknown name in the file or in ``given``, for a value out of its range, and where a store
+        and a collection are given side by side.
         """
         environment = os.environ if environment is None else environment
         file = home(environment) / CONFIG_NAME if file is None else file
+        in_file = {name: _parse(name, raw, f"{name} in {file}") for name, raw in _read_file(file).items()}
+        in_environment = {
+            name: _parse(name, environment[variable], variable)
+            for name in _PARSERS
+            if environment.get(variable := ENVIRONMENT_PREFIX + name.upper())
+        }
+        by_caller = {
+            name: _parse(name, raw, "--" + name.replace("_", "-"))
+            for name, raw in (given or {}).items()
+            if raw is not None
+        }
         values: dict[str, Any] = {}
-        for name, raw in _read_file(file).items():
-            values[name] = _parse(name, raw, f"{name} in {file}")
-        for name in _PARSERS:
-            variable = ENVIRONMENT_PREFIX + name.upper()
-            if environment.get(variable):
-                values[name] = _parse(name, environment[variable], variable)
-        for name, raw in (given or {}).items():
-            if raw is not None:
-                values[name] = _parse(name, raw, "--" + name.replace("_", "-"))
+        for layer in (in_file, in_environment, by_caller):
+            if "store" in layer and "collection" in layer:
+                raise BadInput(
+                    f"documents are in one place: give the store {layer['store']!r} or the collection "
+                    f"{layer['collection']!r}, not both"
+                )
+            if "store" in layer:
+                values.pop("collection", None)
+            values |= layer
         return cls(**values)
 
     @property
@@ -282,6 +297,8 @@ def _seed(raw: object) -> int | None:
 _PARSERS: dict[str, Callable[[object], Any]] = {
     "model": _text,
     "store": _text,
+    "collection": _text,
+    "tenant": _text,
     "embedder": _text,
     "top_k": _whole(1),
     "chunk_tokens": _whole(64),

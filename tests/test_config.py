@@ -112,6 +112,28 @@ def test_seed_can_be_none() -> None:
     assert Settings.load({"seed": "none"}, environment=environment).seed is None
 
 
+PLACES = {  # file; environment; caller; the store and the collection
+    "neither": ("", {}, {}, ("default", None)),
+    "a collection": ('collection = "papers"', {}, {}, ("default", "papers")),
+    "a later store": ('collection = "papers"', {}, {"store": "old"}, ("old", None)),
+    "a later collection": ('store = "old"', {"HYPIC_COLLECTION": "papers"}, {}, ("old", "papers")),
+    "a store between": ('collection = "papers"', {"HYPIC_STORE": "old"}, {"collection": "notes"}, ("old", "notes")),
+}
+
+
+@pytest.mark.parametrize("text, environment, given, places", PLACES.values(), ids=PLACES)
+def test_the_place_that_is_named_last_wins(tmp_path: Path, text, environment, given, places) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    settings = Settings.load(given, environment=environment, file=file)
+    assert (settings.store, settings.collection) == places
+
+
+def test_two_places_side_by_side_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="the store 'old' or the collection 'papers', not both"):
+        Settings.load({"store": "old", "collection": "papers"}, environment={}, file=tmp_path / "none")
+
+
 def test_home_moves_stores(tmp_path: Path) -> None:
     environment = {"HYPIC_HOME": str(tmp_path)}
     assert home(environment) == tmp_path

@@ -9,6 +9,7 @@ from hypic_apps.progress import counting
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
+from hypic_rag.rag import Retriever
 from hypic_rag.rag.audit import AuditReport, audit, draw_questions
 from hypic_rag.retrieval import Store
 
@@ -23,7 +24,13 @@ class Audit:
 
 
 def audit_store(
-    settings: Settings, engine: SegmentEngine, store: Store, questions: Sequence[str], sample: int, seed: int
+    settings: Settings,
+    engine: SegmentEngine,
+    store: Store,
+    search: Retriever,
+    questions: Sequence[str],
+    sample: int,
+    seed: int,
 ) -> Audit:
     """Replay up to ``sample`` of the questions."""
     with counting("auditing", "questions") as on_progress:
@@ -34,6 +41,7 @@ def audit_store(
             engine.policy,
             top_k=settings.top_k,
             max_new_tokens=settings.max_new_tokens,
+            search=search,
             on_progress=on_progress,
         )
     return Audit(report, session.in_force(settings, engine).why, len(set(questions)))

@@ -22,11 +22,15 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @contextlib.contextmanager
 def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterator[EntryFolder]:
-    """The cache folder of the settings' store, or the server's. Raises BadInput where there is none, StoreDamaged,
-    StoreMismatch."""
-    folder = (home() / "server" if of_server else store_folder(settings.store)) / SEGMENTS
+    """The cache folder of the settings' store, or the server's, which its collections share.
+
+    Raises BadInput where there is none, StoreDamaged, StoreMismatch.
+    """
+    in_server = of_server or settings.collection is not None
+    folder = (home() / "server" if in_server else store_folder(settings.store)) / SEGMENTS
     if not create and not exists(folder):
-        raise BadInput(f"there are no segments in {folder}: name another --store, or say --server for the server's")
+        where = "the server has none yet" if in_server else "name another --store, or say --server for the server's"
+        raise BadInput(f"there are no segments in {folder}: {where}")
     cache = EntryFolder(folder, settings.disk_budget)
     try:
         yield cache
@@ -36,6 +40,16 @@ def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterato
         ) from error
     finally:
         cache.close()
+
+
+def namespace_of(settings: Settings, of_server: bool, given: str | None) -> str | None:
+    """Whose segments are meant: what was given, else the settings' collection, else (None) all. Raises BadInput."""
+    if given is not None or of_server or settings.collection is None:
+        return given
+    from hypic_apps.collections.opening import named
+
+    with named(settings) as collection:
+        return collection.namespace
 
 
 def seconds_of(age: str) -> float:
@@ -95,9 +109,9 @@ def ago(then: float) -> str:
     return f"{int(age // SECONDS[unit])}{unit} ago"
 
 
-def stat_fields(cache: EntryFolder) -> dict[str, Any]:
-    """Of the disk tier; memory tiers are a running process's own (GET /v1/server)."""
-    entries = cache.listed()
+def stat_fields(cache: EntryFolder, namespace: str | None = None) -> dict[str, Any]:
+    """Of the disk tier, or of a namespace in it; memory tiers are a running process's own (GET /v1/server)."""
+    entries = cache.listed(Wanted(namespace=namespace))
     space = shutil.disk_usage(cache.folder)
     return {
         "folder": str(cache.folder),

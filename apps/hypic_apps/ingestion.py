@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -11,12 +11,15 @@ from hypic_rag.config import format_budget, format_bytes
 from hypic_rag.retrieval import run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress, IngestReport
 
+if TYPE_CHECKING:
+    from hypic_apps.collections.ledger import Ledger
+
 SHOWN_SKIPPED = 5
 SHOWN_HELD = 3
 
 
-def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> IngestReport:
-    """Carry out the plan under a progress bar on stderr."""
+def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all", ledger: "Ledger | None" = None) -> IngestReport:
+    """Carry out the plan under a progress bar on stderr. ledger: of the collection that the plan's store is of."""
     columns = (
         TextColumn("ingesting"),
         BarColumn(),
@@ -27,6 +30,8 @@ def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> IngestR
         task = bar.add_task("", total=None, documents="", tokens="")
 
         def show(progress: IngestProgress) -> None:
+            if ledger is not None:
+                ledger.progress(progress.n_documents)
             by_tokens = prefill == "all" and progress.total_tokens > 0
             bar.update(
                 task,
@@ -36,8 +41,13 @@ def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> IngestR
                 tokens=f"{progress.n_tokens:,} of {progress.total_tokens if by_tokens else 0:,}",
             )
 
+        if ledger is not None:
+            ledger.begin(plan)
         show(IngestProgress(0, len(plan.documents), 0, plan.prefill_tokens))
-        return run_ingest(plan, prefill, show)
+        report = run_ingest(plan, prefill, show)
+        if ledger is not None:
+            ledger.end()
+        return report
 
 
 def plan_text(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> str:

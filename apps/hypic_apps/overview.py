@@ -4,6 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from hypic_apps import session
+from hypic_apps.collections.opening import Collection
+from hypic_apps.collections.rows import sums
+from hypic_apps.collections.search import CollectionSearch
 from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
@@ -12,12 +15,12 @@ from hypic_rag.retrieval import Store
 
 
 def fields(settings: Settings) -> dict[str, Any]:
-    """``store`` and ``cache`` are None where nothing was ingested. Raises StoreMismatch as ``ask`` would."""
-    folder = store_folder(settings.store)
-    if not exists(folder):
+    """``store`` and ``cache`` are None where nothing was ingested, ``collection`` where a store is asked for. Raises
+    StoreMismatch as ``ask`` would."""
+    if settings.collection is None and not exists(store_folder(settings.store)):
         with session.open_engine(settings) as engine:
-            return {**_about(settings, engine), "store": None, "cache": None}
-    with session.open_store(settings) as (engine, store):
+            return {**_about(settings, engine), "collection": None, "store": None, "cache": None}
+    with session.open_search(settings) as (engine, store, search):
         tiers = engine.cache.stats().tiers
         cache = {
             name: {
@@ -28,7 +31,8 @@ def fields(settings: Settings) -> dict[str, Any]:
             }
             for name, tier in tiers.items()
         }
-        return {**_about(settings, engine), "store": _store(store), "cache": cache}
+        collection = _collection(search.collection) if isinstance(search, CollectionSearch) else None
+        return {**_about(settings, engine), "collection": collection, "store": _store(store), "cache": cache}
 
 
 def text(fields: dict[str, Any]) -> str:
@@ -49,6 +53,9 @@ def text(fields: dict[str, Any]) -> str:
     if store is None:
         rows.append(("store", "none yet: make one with hypic-rag ingest PATH..."))
     else:
+        if collection := fields["collection"]:
+            files = f"{collection['n_ready']} of {collection['n_files']} files ready"
+            rows.append(("collection", f"{collection['name']} of the tenant {collection['tenant']}, {files}"))
         rows.append(("store", store["folder"]))
         rows.append(
             (
@@ -92,6 +99,18 @@ def _policy(settings: Settings, engine: SegmentEngine) -> dict[str, Any]:
         "given": list(found.given),
         "calibrated_on": found.calibration.date if found.calibration else None,
         "reason": found.calibration.reason if found.calibration and not found.given else None,
+    }
+
+
+def _collection(collection: Collection) -> dict[str, Any]:
+    with collection.database.reading() as db:
+        files = sums(db, collection.id)
+    return {
+        "name": collection.name,
+        "tenant": collection.tenant.id,
+        "id": collection.id,
+        "namespace": collection.namespace,
+        **files,
     }
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from hypic_rag.engine import Generation
+from hypic_rag.rag.passage import Passage
 from hypic_rag.rag.session import Answer
 
 
@@ -71,7 +72,7 @@ def _sources(answer: Answer) -> list[dict[str, Any]]:
     return [
         {
             "title": one.title,
-            "path": one.metadata.get("path"),
+            "path": _path(one),
             "doc_id": one.metadata["doc_id"],
             "ordinal": one.metadata["ordinal"],
             "similarity": round(one.similarity or 0.0, 4),
@@ -81,3 +82,9 @@ def _sources(answer: Answer) -> list[dict[str, Any]]:
         }
         for one, use in zip(answer.sources, uses, strict=True)
     ]
+
+
+def _path(one: Passage) -> Any:
+    """Of what was uploaded, whose path is its id, the name that it came with."""
+    path, file_id = one.metadata.get("path"), one.metadata.get("file_id")
+    return one.metadata.get("filename") if path is not None and path == file_id else path

@@ -1,4 +1,4 @@
-"""Opens what the settings name: the engine with its cache, the store, a conversation.
+"""Opens what the settings name: the engine with its cache, the store or collection, a conversation.
 
 torch and LlamaIndex are imported where they are needed, so that a store that is not there is told at once.
 """
@@ -14,9 +14,11 @@ from hypic_rag.errors import BadInput
 from hypic_rag.paths import exists
 
 if TYPE_CHECKING:
+    from hypic_apps.collections.ledger import Ledger
+    from hypic_rag.cache import DiskTier
     from hypic_rag.engine import Policy, SegmentEngine
     from hypic_rag.engine.calibration import InForce
-    from hypic_rag.rag import Session
+    from hypic_rag.rag import Retriever, Session
     from hypic_rag.retrieval import Store
 
 
@@ -77,21 +79,143 @@ def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["Segm
     embedder = None if settings.embedder is None else Embedder(settings.embedder)
     if not create:
         Store.open(folder, embedder=embedder).close()  # before the model, which takes seconds to load
-    chunk_tokens = settings.chunk_tokens if create else None
     with (
         open_engine(settings, Store.segments_folder(folder)) as engine,
-        Store.create_or_open(folder, engine, embedder=embedder, chunk_tokens=chunk_tokens) as store,
+        _store(settings, folder, engine, create) as store,
     ):
         yield engine, store
 
 
 @contextlib.contextmanager
+def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", "Retriever"]]:
+    """What questions are answered from: the settings' collection, or their store. Raises BadInput for a missing one."""
+    if settings.collection is None:
+        with open_store(settings) as (engine, store):
+            from hypic_rag.rag import StoreSearch
+
+            yield engine, store, StoreSearch(store)
+        return
+
+    from hypic_apps.collections.opening import named
+
+    with named(settings) as collection:
+        if not exists(collection.folder / "store.json"):
+            raise BadInput(
+                f"the collection {collection.name} has no documents yet: hypic-rag ingest PATH... --collection "
+                f"{collection.name}, or upload files to it"
+            )
+
+        from hypic_apps.collections.search import CollectionSearch
+        from hypic_rag.retrieval import Embedder, Store
+
+        embedder = None if settings.embedder is None else Embedder(settings.embedder)
+        Store.open(collection.folder, embedder=embedder).close()
+        with (
+            open_engine(settings, Store.segments_folder(collection.server)) as engine,
+            _store(settings, collection.folder, engine) as store,
+        ):
+            within, search = engine.within(collection.namespace), CollectionSearch(collection, store)
+            try:
+                yield within, store, search
+            finally:
+                search.forget_deleted(within)
+
+
+@contextlib.contextmanager
+def open_ingest(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", "Ledger | None"]]:
+    """Where documents are put, made where it is missing: the settings' collection with the ledger of its files, or
+    their store without one. Raises BadInput where a server uses the collection."""
+    if settings.collection is None:
+        with open_store(settings, create=True) as (engine, store):
+            yield engine, store, None
+    else:
+        with _open_to_write(settings) as opened:
+            yield opened
+
+
+@contextlib.contextmanager
+def open_adoption(settings: Settings) -> Iterator[tuple["Store", "DiskTier", "SegmentEngine", "Store", "Ledger"]]:
+    """The settings' store and its segments, to be read, and their collection as ``open_ingest`` gives it, made as that
+    store is. Raises BadInput for a missing store, StoreMismatch for one of another model."""
+    folder = store_folder(settings.store)
+    if not exists(folder):
+        raise BadInput(f"there is no store in {folder}: ls {folder.parent} shows which there are")
+
+    from hypic_rag.cache import DiskTier
+    from hypic_rag.retrieval import Store
+
+    with (
+        Store.open(folder) as source,
+        contextlib.closing(DiskTier(Store.segments_folder(folder))) as segments,
+        _open_to_write(settings, like=source) as (engine, store, ledger),
+    ):
+        yield source, segments, engine, store, ledger
+
+
+@contextlib.contextmanager
+def _open_to_write(
+    settings: Settings, like: "Store | None" = None
+) -> Iterator[tuple["SegmentEngine", "Store", "Ledger"]]:
+    """like: a store by whose embedder and sizes a new collection is made. Raises StoreMismatch for another model's."""
+    from hypic_apps.collections.opening import claimed_to_write, server_folder
+    from hypic_rag.retrieval import Embedder, Store
+
+    embedder = None if settings.embedder is None else Embedder(settings.embedder)
+    chunk_tokens, chunk_overlap = settings.chunk_tokens, None
+    if like is not None:
+        embedder, chunk_tokens, chunk_overlap = like.embedder, like.manifest.chunk_tokens, like.manifest.chunk_overlap
+    with (
+        claimed_to_write(settings) as found_or_made,
+        open_engine(settings, Store.segments_folder(server_folder())) as engine,
+    ):
+        from hypic_apps.collections.ledger import Ledger
+
+        if like is not None:
+            like.check_engine(engine)
+        collection = found_or_made()
+        with Store.create_or_open(
+            collection.folder, engine, embedder=embedder, chunk_tokens=chunk_tokens, chunk_overlap=chunk_overlap
+        ) as store:
+            within = engine.within(collection.namespace)
+            yield within, store, Ledger(collection, store, within)
+
+
+@contextlib.contextmanager
 def open_conversation(settings: Settings) -> Iterator["Session"]:
-    """A conversation with the store."""
-    with open_store(settings) as (engine, store):
+    """A conversation with the collection or the store."""
+    with open_search(settings) as (engine, store, search):
         from hypic_rag.engine import Sampling
-        from hypic_rag.rag import Session, StoreSearch
+        from hypic_rag.rag import Session
 
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
         log_to = store.folder if settings.log_questions else None
-        yield Session(engine, StoreSearch(store), engine.policy, sampling, settings.top_k, log_to)
+        yield Session(engine, search, engine.policy, sampling, settings.top_k, log_to)
+
+
+def is_there(settings: Settings) -> bool:
+    """Whether the settings' collection or store is there. Raises BadInput where it cannot be told, or be named so."""
+    if settings.collection is None:
+        return exists(store_folder(settings.store))
+
+    from hypic_apps.collections import opening
+
+    return opening.is_there(settings)
+
+
+def documents_folder(settings: Settings) -> Path:
+    """Where the settings' collection or store lies; need not exist, if it is a store's. Raises BadInput."""
+    if settings.collection is None:
+        return store_folder(settings.store)
+
+    from hypic_apps.collections.opening import named
+
+    with named(settings) as collection:
+        return collection.folder
+
+
+def _store(settings: Settings, folder: Path, engine: "SegmentEngine", create: bool = False) -> "Store":
+    from hypic_rag.retrieval import Embedder, Store
+
+    embedder = None if settings.embedder is None else Embedder(settings.embedder)
+    chunk_tokens = settings.chunk_tokens if create else None
+    return Store.create_or_open(folder, engine, embedder=embedder, chunk_tokens=chunk_tokens)

@@ -12,7 +12,7 @@ from hypic_rag.engine.calibration.measurement import FULL, token_kl
 from hypic_rag.errors import BadInput, HypicError
 from hypic_rag.prompt import Prompt
 from hypic_rag.rag.prompting import prompt_over
-from hypic_rag.rag.search import find_passages
+from hypic_rag.rag.search import Retriever, StoreSearch
 from hypic_rag.retrieval.store import Store
 
 
@@ -99,23 +99,25 @@ def audit(
     *,
     top_k: int = 5,
     max_new_tokens: int = 256,
+    search: Retriever | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AuditReport:
     """Retrieve for each question, answer greedily under ``policy`` and in full, and compare.
 
     Segments that are not in the cache are made, as for any question. One that cannot be asked is listed, and the
-    others are replayed. Raises BadInput for a policy that recomputes in full, an empty store, or no question that
-    could be replayed.
+    others are replayed. search: over the store; None for all of it.
+    Raises BadInput for a policy that recomputes in full, an empty store, or no question that could be replayed.
     """
     if policy.mode == "full":
         raise BadInput("the policy in force is full recompute, so there is nothing to compare: give --mode hypic")
     if not store.counts()[1]:
         raise BadInput(f"the store {store.folder} has no documents: hypic-rag ingest PATH...")
+    search = search or StoreSearch(store)
     _warm_up(engine, policy)
     replays, failures = [], []
     for done, question in enumerate(questions, 1):
         try:
-            documents = [(one.title, one.text) for one in find_passages(store, question, top_k)]
+            documents = [(one.title, one.text) for one in search.retrieve(question, top_k)]
             prompt, _ = prompt_over(engine, question, documents, max_new_tokens)
             replays.append(_replay(engine, question, prompt, policy, Sampling(max_new_tokens)))
         except HypicError as error:

@@ -1,7 +1,7 @@
 """What an ingestion will do, before it does it."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -83,13 +83,18 @@ class IngestPlan:
 
 
 def plan_ingest(
-    store: Store, engine: "SegmentEngine", paths: Sequence[str | os.PathLike[str]], remove: bool = False
+    store: Store,
+    engine: "SegmentEngine",
+    paths: Sequence[str | os.PathLike[str]],
+    remove: bool = False,
+    mark: Callable[[SourceDocument], SourceDocument] = lambda document: document,
 ) -> IngestPlan:
     """Reads the files and compares them with the store; changes nothing.
 
     Stored documents from a folder among ``paths`` (or from a file among them, of several documents) that are
     no longer there will be removed; those of what could not be looked at or read stay as they are.
-    remove: also where they are so many (see ``held_back``) that they are held otherwise.
+    remove: also where they are so many (see ``held_back``) that they are held otherwise. mark: what a document that was
+    read becomes, its id and its path unchanged.
     Raises BadInput where there is nothing to read, StoreMismatch for another model.
     """
     store.check_engine(engine)
@@ -104,7 +109,7 @@ def plan_ingest(
         if isinstance(item, ReadFailure):
             not_read.append(item)
         else:
-            read.setdefault(item.doc_id, item)
+            read.setdefault(item.doc_id, mark(item))
     seen: set[str] = set()
     planned = tuple(_planned(store, engine, document, seen) for document in read.values())
     unknown = {failure.path for failure in not_read if failure.says_nothing}

@@ -51,13 +51,13 @@ def cold_segments(engine: "SegmentEngine", chunks: Iterable[tuple[str, str]], se
     for title, text in chunks:
         if stored := stored_segment(engine, title, text):
             ids, key = stored
-            if key.digest not in seen and not _is_kept(engine.cache, key):
+            if key.digest not in seen and not is_kept(engine.cache, key):
                 cold.append(ColdSegment(ids, key, engine.entry_bytes(len(ids)) + FILE_OVERHEAD))
             seen.add(key.digest)
     return cold
 
 
-def _is_kept(cache: "SegmentCache", key: "SegmentKey") -> bool:
+def is_kept(cache: "SegmentCache", key: "SegmentKey") -> bool:
     """Below memory, whose entries end with the process, where there is a tier below."""
     if cache.disk is None:
         return cache.contains(key) is not None
@@ -105,7 +105,7 @@ class PackedPrefill:
             self._write_down(fitting)
             report = self.engine.prefill([segment.ids for segment in fitting], policy=caching(self.engine.policy))
             # What the cache could not keep (a full or a read-only disk) is as cold as what was not made.
-            lost = sum(not _is_kept(self.engine.cache, segment.key) for segment in fitting)
+            lost = sum(not is_kept(self.engine.cache, segment.key) for segment in fitting)
             of_made = min(lost, report.n_prefilled)
             self.n_prefilled += report.n_prefilled - of_made
             self.n_hits += report.n_hits - (lost - of_made)

@@ -204,6 +204,16 @@ class Store:
             query = f"SELECT {CHUNK} FROM chunks {where} ORDER BY doc_id, ordinal"
             return [chunk_of(row) for row in db.execute(query, values)]
 
+    def vectors(self, doc_id: str) -> dict[tuple[str, str], Vectors]:
+        """(title, text) of a document's chunks, each with its vector, as ``swap_document`` takes them."""
+        with self._database.reading() as db:
+            query = "SELECT id, embedding FROM chunks WHERE doc_id = ? ORDER BY ordinal"
+            rows = db.execute(query, (doc_id,)).fetchall()
+            pairs = [(chunk.title, chunk.text) for chunk in self.chunks(doc_id)]
+            if not pairs:
+                return {}
+            return dict(zip(pairs, vectors_of(rows, self.manifest.dimension, self._database.is_sealed), strict=True))
+
     def counts(self) -> tuple[int, int]:
         """How many documents and how many chunks."""
         with self._database.reading() as db:

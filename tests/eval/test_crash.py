@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypic_apps.server.collections.database import Database
+from hypic_apps.collections.database import Database
 from hypic_eval.rows import RowFile
 from hypic_eval.serving import crash
 from hypic_eval.serving.folder import check_databases, check_nothing_left_over, check_remote, under_way

@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import BadParameter, Exit, Option
 
 from hypic_apps.cli import options
-from hypic_rag.config import Settings, store_folder
+from hypic_rag.config import Settings
 
 
 @options.with_settings(*options.POLICY, "top_k", "max_new_tokens", *options.PLACE)
@@ -35,11 +35,11 @@ def run(
     from hypic_apps import session
     from hypic_rag.rag.question_log import questions_to_ask
 
-    known = questions_to_ask(store_folder(settings.store), questions)
-    with session.open_store(settings) as (engine, store):
+    known = questions_to_ask(session.documents_folder(settings), questions)
+    with session.open_search(settings) as (engine, store, search):
         from hypic_apps import auditing
 
-        done = auditing.audit_store(settings, engine, store, known, sample, seed)
+        done = auditing.audit_store(settings, engine, store, search, known, sample, seed)
     fields = auditing.fields(done, min_agreement)
     print(json.dumps(fields, ensure_ascii=False, indent=2) if as_json else auditing.text(fields))
     if done.report.failures or not fields["enough"]:

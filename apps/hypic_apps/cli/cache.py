@@ -1,4 +1,8 @@
-"""``hypic-rag cache``: the segments in a folder, looked at and moved about. Only ``why`` of a text needs the model."""
+"""``hypic-rag cache``: the segments in a folder, looked at and moved about. Only ``why`` of a text needs the model.
+
+With --collection those of its namespace, in the server's folder; what is named by digests, ``verify`` and ``gc`` are of
+the whole folder.
+"""
 
 import json
 import sys
@@ -17,7 +21,7 @@ Namespace = Annotated[str | None, Option("--namespace", metavar="NAME", help="Of
 Model = Annotated[str | None, Option("--model", metavar="FINGERPRINT", help="Of models whose fingerprint begins so.")]
 OlderThan = Annotated[str | None, Option("--older-than", metavar="AGE", help="Not used for so long: 12h, 7d, 4w.")]
 Digests = Annotated[list[str], Argument(metavar="DIGEST...", help="Or its beginning, as cache ls shows it.")]
-PLACE = ("store", "disk_budget")
+PLACE = (*options.DOCUMENTS, "disk_budget")
 
 
 @options.with_settings(*PLACE)
@@ -33,6 +37,7 @@ def ls(
     from hypic_apps import cache_folders as folders
     from hypic_rag.cache.tiers.inventory import Wanted
 
+    namespace = folders.namespace_of(settings, server, namespace)
     with folders.opened(settings, server) as cache:
         entries = cache.listed(Wanted(namespace=namespace, model=model), limit)
     _show([folders.entry_fields(entry) for entry in entries], folders.list_text(entries), as_json)
@@ -43,8 +48,9 @@ def stat(settings: Settings, server: Server = False, as_json: options.Json = Fal
     """Count entries and bytes, by namespace, model and kind."""
     from hypic_apps import cache_folders as folders
 
+    namespace = folders.namespace_of(settings, server, None)
     with folders.opened(settings, server) as cache:
-        fields = folders.stat_fields(cache)
+        fields = folders.stat_fields(cache, namespace)
     _show(fields, folders.stat_text(fields), as_json)
 
 
@@ -53,7 +59,9 @@ def why(
     settings: Settings,
     what: Annotated[str, Argument(metavar="DIGEST|TEXT|FILE", help="A digest or its beginning, a text, or a file.")],
     title: Annotated[str, Option("--title", help="Of the text.")] = "",
-    namespace: Annotated[str, Option("--namespace", metavar="NAME", help="In which a text is asked for.")] = "",
+    namespace: Annotated[
+        str | None, Option("--namespace", metavar="NAME", help="In which a text is asked for.", show_default=False)
+    ] = None,
     server: Server = False,
     as_json: options.Json = False,
 ) -> None:
@@ -65,11 +73,12 @@ def why(
     from hypic_apps import cache_folders as folders
     from hypic_apps import cache_why
 
+    asked_in = folders.namespace_of(settings, server, namespace) or ""
     with folders.opened(settings, server) as cache:
         if cache_why.is_digest(cache, what):
             found = cache_why.of_digest(cache, what)
         else:
-            found = list(cache_why.of_text(cache, settings, what, title, namespace, settings.chunk_tokens))
+            found = list(cache_why.of_text(cache, settings, what, title, asked_in, settings.chunk_tokens))
     _show(found, "\n\n".join(map(cache_why.text_of, found)), as_json)
 
 
@@ -108,6 +117,7 @@ def evict(
     filters = (namespace, model, older_than)
     if bool(digests) + any(one is not None for one in filters) + everything != 1:
         raise BadParameter("say which: digests, or --namespace, --model and --older-than, or --all")
+    namespace = folders.namespace_of(settings, server, namespace)
     with folders.opened(settings, server) as cache:
         since = None if older_than is None else time.time() - folders.seconds_of(older_than)
         wanted = Wanted(namespace=namespace, model=model, unused_since=since)
@@ -181,6 +191,7 @@ def export(
     from hypic_rag.cache import archive
     from hypic_rag.cache.tiers.inventory import Wanted
 
+    namespace = folders.namespace_of(settings, server, namespace)
     with folders.opened(settings, server) as cache:
         wanted = Wanted(namespace=namespace, model=model)
         entries = folders.named(cache, digests) if digests else cache.listed(wanted, limit)

@@ -1,4 +1,4 @@
-"""``hypic-rag ingest PATH...``: documents into a store, every chunk prefilled once."""
+"""``hypic-rag ingest PATH...``: documents into a store or a collection, every chunk prefilled once."""
 
 import json
 import sys
@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from typer import Argument, Exit, Option, confirm
 
 from hypic_apps.cli import options
-from hypic_rag.config import Settings, store_folder
-from hypic_rag.paths import exists
+from hypic_rag.config import Settings
 
 
 @options.with_settings("chunk_tokens", "seam_tokens", *options.PLACE)
@@ -22,6 +21,9 @@ def run(
 ) -> None:
     """Read documents into the store and prefill their chunks. Run again, only what changed is done.
 
+    With --collection NAME they go where hypic-rag serve has them, each file as if it had been uploaded. While a server
+    runs, upload through it instead.
+
     Documents of files that are gone are removed. Where they are more than half of the store, or all that it has from
     a PATH, they stay unless --remove is given: a disk that is not mounted looks the same. Where they stay so, or a
     file cannot be read, the others are in all the same, and the exit code is 1.
@@ -29,19 +31,19 @@ def run(
     from hypic_apps import session
     from hypic_rag.retrieval.readers import read_path
 
-    if not exists(store_folder(settings.store)):
+    if not session.is_there(settings):
         read_path(paths)  # a path that is not there is told now, before a model is loaded and a store made
-    with session.open_store(settings, create=True) as (engine, opened):
+    with session.open_ingest(settings) as (engine, opened, ledger):
         from hypic_apps import ingestion
         from hypic_rag.retrieval import plan_ingest
 
-        plan = plan_ingest(opened, engine, paths, remove)
+        plan = plan_ingest(opened, engine, paths, remove, **({"mark": ledger.mark} if ledger else {}))
         session.say(ingestion.plan_text(plan, prefill))
         if prefill == "all" and engine.policy.mode == "full":
             session.say("Answers are computed in full (see hypic-rag info): --prefill none would save the room.")
         if prefill == "all" and not plan.fits and not yes and sys.stdin.isatty():
             confirm("Go on?", abort=True, err=True)
-        report = ingestion.ingest(plan, prefill)
+        report = ingestion.ingest(plan, prefill, ledger)
     for told in filter(None, (ingestion.unread_text(report), ingestion.held_text(report))):
         session.say(told)
     if as_json:

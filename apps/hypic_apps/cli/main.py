@@ -1,6 +1,6 @@
 """``hypic-rag``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_apps.cli import ask, audit, cache, calibrate, chat, demo, info, ingest, keys, serve
+from hypic_apps.cli import ask, audit, cache, calibrate, chat, collections, demo, info, ingest, keys, serve
 from hypic_rag import command_line
 
 START = """Start here:
@@ -17,6 +17,9 @@ app = command_line.make_app(
     "Everything is kept under HYPIC_HOME (~/.hypic-rag).",
 )
 command_line.add_group(app, "keys", (keys.add, keys.list_, keys.revoke), about="Who may use the server: API keys.")
+command_line.add_group(
+    app, "collections", (collections.ls, collections.add_store), about="Documents that the server has, too."
+)
 command_line.add_group(
     app,
     "cache",

@@ -23,6 +23,8 @@ HELP = {
     "log_questions": ("YES|NO", "Keep the question in the store, for hypic-rag audit."),
     "chunk_tokens": ("N", "Most tokens of a chunk."),
     "store": ("NAME", "A name under HYPIC_HOME/stores, or a folder."),
+    "collection": ("NAME", "A collection of the server's (HYPIC_HOME/server), instead of a store."),
+    "tenant": ("NAME", "Whose collection; local where the server has no keys."),
     "model": ("NAME", '"default", a local folder, or a hub name ORG/NAME.'),
     "embedder": ("NAME", '"default", a local folder, or a hub name.'),
     "disk_budget": ("SIZE", "Bytes of segments kept on disk: 10GB, unlimited."),
@@ -52,8 +54,9 @@ HELP = {
 }
 POLICY = ("mode", "seam_tokens", "compose")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+DOCUMENTS = ("store", "collection", "tenant")
 PLACE = (
-    *("store", "model", "embedder", "disk_budget", "host_memory", "device_memory"),
+    *(*DOCUMENTS, "model", "embedder", "disk_budget", "host_memory", "device_memory"),
     *("remote", "codec", "dtype", "device"),
 )
 SERVER = ("host", "port", "max_running", "max_waiting", "request_seconds", "grace_seconds", "conversation_memory")

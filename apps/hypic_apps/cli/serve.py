@@ -4,7 +4,7 @@ from hypic_apps.cli import options
 from hypic_rag.config import Settings
 
 # Collections have their own place, HYPIC_HOME/server.
-PLACE = tuple(name for name in options.PLACE if name != "store")
+PLACE = tuple(name for name in options.PLACE if name not in options.DOCUMENTS)
 
 
 @options.with_settings(
@@ -13,29 +13,22 @@ PLACE = tuple(name for name in options.PLACE if name != "store")
 def run(settings: Settings) -> None:
     """Serve an OpenAI-compatible API, collections of documents, and a web page."""
     from hypic_apps import session
+    from hypic_apps.collections.claim import claimed, private_folder
     from hypic_apps.server import run as serving
     from hypic_apps.server.auth.bind_policy import check_exposure
     from hypic_apps.server.auth.keys import Keys
-    from hypic_apps.server.collections.catalog import claimed
     from hypic_apps.server.observability import logs
     from hypic_rag.config import home
-    from hypic_rag.errors import BadInput
     from hypic_rag.retrieval import Embedder
 
     # What can be wrong is looked at before the model, which takes seconds to load.
     folder, embedder = home() / "server", Embedder(settings.embedder or "default")
-    listener = serving.bound_socket(settings.host, settings.port)
     keys = Keys(folder)
     check_exposure(settings, keys.exist)
     keys.close()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)  # documents, and segments that give them away
-        claimed(folder).close()  # the application claims it for good
-    except OSError as error:
-        raise BadInput(
-            f"{folder} cannot be used: {error.strerror}. Set HYPIC_HOME to a folder that this user can write"
-        ) from error
+    private_folder(folder)
+    claimed(folder, "serve").close()  # the application claims it for good
+    listener = serving.bound_socket(settings.host, settings.port)
     embedder.folder  # noqa: B018  # finds it; what is in it is read with the first collection
     logs.set_up(settings.log_format, settings.log_level)
     host, port = listener.getsockname()[:2]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
+from hypic_apps.collections.database import Database
 from hypic_apps.server.auth.keys import Keys
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.chat.thread_pool import Preparing
 from hypic_apps.server.collections.catalog import Collections
-from hypic_apps.server.collections.database import Database
 from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from collecting import SECRET, Api, check_database, entries, kept, make_service, serving, text
+from hypic_apps.collections.database import Database
 from hypic_apps.server.app_state import Service
 from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.collections import catalog as module
 from hypic_apps.server.collections import deletion
-from hypic_apps.server.collections.database import Database
 from hypic_apps.server.errors import NoRoom
 
 from hypic_rag.engine import Sampling

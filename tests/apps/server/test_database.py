@@ -4,8 +4,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from hypic_apps.collections.database import NAMES, Database
 from hypic_apps.server.auth.keys import Keys
-from hypic_apps.server.collections.database import NAMES, Database
 from hypic_apps.server.errors import NoRoom
 
 from hypic_rag.errors import HypicError, StoreDamaged

@@ -14,7 +14,7 @@ from hypic_rag.config import Settings, format_bytes
 from hypic_rag.errors import BadInput
 
 ROOT = Path(__file__).parents[3]
-NOT_OF_SERVE = {"store", "log_questions"}  # of ask, chat and ingest
+NOT_OF_SERVE = {"store", "collection", "tenant", "log_questions"}  # of ask, chat and ingest
 PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
 
 

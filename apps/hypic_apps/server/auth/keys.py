@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypic_apps.server.collections.database import FILE, TENANT, Database
+from hypic_apps.collections.database import FILE, TENANT, Database
 from hypic_apps.server.errors import NoRoom
 from hypic_rag.errors import BadInput
 from hypic_rag.paths import exists

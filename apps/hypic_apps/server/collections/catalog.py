@@ -1,20 +1,19 @@
 """The collections of tenants: their files, what is found in them, and how they are removed without a trace."""
 
 import contextlib
-import fcntl
 import logging
-import re
 import sqlite3
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from hypic_apps.collections import rows
+from hypic_apps.collections.claim import claimed
+from hypic_apps.collections.database import FINISHED, Database
 from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.chat.engine_loop import EngineLoop
-from hypic_apps.server.collections.database import FINISHED, Database
 from hypic_apps.server.collections.deletion import Removal
 from hypic_apps.server.collections.store_pool import Stores
 from hypic_apps.server.errors import ApiError
@@ -33,7 +32,6 @@ from hypic_rag.retrieval.readers.document import clean
 
 log = logging.getLogger(__name__)
 
-NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
 FILE_FIELDS = (
     "id", "filename", "bytes", "created_at", "status", "error", "n_documents", "n_chunks", "n_segments", "n_prefilled",
     "tokens_done", "tokens_total",
@@ -101,7 +99,7 @@ class Collections:
     def start(self) -> None:
         """Finishes what a server that ended had begun. Raises BadInput where another server is at work here."""
         self.uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = claimed(self._folder)
+        self._lock = claimed(self._folder, "serve")
         if removed := self._engine.cache.gc():  # of a server that was killed while it wrote
             log.info("%d segments that were half written or half removed are gone", len(removed))
         self.removal.finish()
@@ -118,17 +116,11 @@ class Collections:
     # collections
 
     def create(self, tenant: Tenant, name: str) -> dict[str, Any]:
-        if not NAME.fullmatch(name):
-            raise ApiError(
-                400, f"{name[:80]!r} is no name for a collection: use up to 64 letters, digits, dots, _ and -",
-                param="name",
-            )  # fmt: skip
+        if why := rows.bad_name(name):
+            raise ApiError(400, why, param="name")
         try:
             with self._database.writing() as db:
-                db.execute(
-                    "INSERT INTO collections (id, tenant, name, created_at) VALUES (?, ?, ?, ?)",
-                    (f"col-{uuid.uuid4().hex}", tenant.id, name, int(time.time())),
-                )
+                rows.make(db, tenant.id, name)
         except sqlite3.IntegrityError:
             raise ApiError(409, f"there is a collection {name!r} already", code="collection_exists") from None
         return self.get(tenant, name)
@@ -136,12 +128,12 @@ class Collections:
     def all(self, tenant: Tenant) -> list[dict[str, Any]]:
         with self._database.reading() as db:
             query = "SELECT * FROM collections WHERE tenant = ? AND NOT deleting ORDER BY created_at, name"
-            rows = db.execute(query, (tenant.id,)).fetchall()
-            files = [self._files(db, row["id"]) for row in rows]
+            found = db.execute(query, (tenant.id,)).fetchall()
+            files = [self._files(db, row["id"]) for row in found]
         n_bytes = self._n_bytes()
         return [
             _collection(row, of_row, n_bytes.get(tenant.namespace(row["id"]), 0))
-            for row, of_row in zip(rows, files, strict=True)
+            for row, of_row in zip(found, files, strict=True)
         ]
 
     def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
@@ -176,10 +168,7 @@ class Collections:
             if Stores.exists(asked.folder):
                 raise
             return []  # removed meanwhile
-        with self._database.reading() as db:
-            query = "SELECT id FROM files WHERE collection_id = ? AND status NOT IN ('deleting', 'failed')"
-            here = {row["id"] for row in db.execute(query, (asked.id,))}
-        return [one for one in found if one.metadata["file_id"] in here]
+        return rows.searchable(self._database, asked.id, found)
 
     # files
 
@@ -243,7 +232,7 @@ class Collections:
     # rows
 
     def _folder_of(self, tenant_id: str, collection_id: str) -> Path:
-        return self._folder / "collections" / tenant_id / collection_id
+        return rows.folder_of(self._folder, tenant_id, collection_id)
 
     def _files(self, db: sqlite3.Connection, collection_id: str) -> list[dict[str, Any]]:
         query = "SELECT * FROM files WHERE collection_id = ? AND status != 'deleting' ORDER BY n"
@@ -258,22 +247,8 @@ class Collections:
         return {} if disk is None else {name: nbytes for name, (_, nbytes) in disk.by_namespace().items()}
 
 
-def claimed(folder: Path) -> IO[str]:
-    """A lock on a server's folder, held until it is closed. Raises BadInput where another server has it."""
-    lock = (folder / "server.lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise BadInput(
-            f"another hypic-rag serve uses {folder}: end it, or give this one a HYPIC_HOME of its own"
-        ) from error
-    return lock
-
-
 def _found(db: sqlite3.Connection, tenant: Tenant, name: str) -> sqlite3.Row:
-    query = "SELECT * FROM collections WHERE tenant = ? AND name = ? AND NOT deleting"
-    row: sqlite3.Row | None = db.execute(query, (tenant.id, clean(name))).fetchone()
+    row = rows.find(db, tenant.id, name)
     if row is None:
         raise NotFound("collection", name)
     return row

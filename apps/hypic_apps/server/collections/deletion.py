@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from hypic_apps.collections.database import FINISHED, Database
+from hypic_apps.collections.rows import check_known, remove_file
 from hypic_apps.server.auth.tenants import Tenant
-from hypic_apps.server.collections.database import FINISHED, Database
 from hypic_apps.server.collections.store_pool import Stores
 from hypic_apps.server.errors import ApiError, NoRoom
-from hypic_apps.server.ingestion.worker import Jobs, remove_file
+from hypic_apps.server.ingestion.worker import Jobs
 from hypic_rag.engine import SegmentEngine
-from hypic_rag.errors import HypicError, StoreDamaged
-from hypic_rag.retrieval.manifest import FILE as STORE
+from hypic_rag.errors import HypicError
 
 log = logging.getLogger(__name__)
 
@@ -123,15 +123,8 @@ class Removal:
                 log.warning("%s is a collection that server.sqlite does not know: was a copy put in its place?", folder)
 
     def check(self) -> None:
-        """Raises StoreDamaged where there are collections and the database knows none: it is another one, and what it
-        does not know must not be deleted for that."""
-        with self._database.reading() as db:
-            n_known = db.execute("SELECT count(*) FROM collections").fetchone()[0]
-        if not n_known and (lost := list((self._folder / "collections").glob(f"*/*/{STORE}"))):
-            raise StoreDamaged(
-                f"{self._folder / 'collections'} has {len(lost)} collections, but {self._database.path.name} knows "
-                f"none: it was lost, or is another. Put it back, or move {self._folder} away and send your files again"
-            )
+        """Raises StoreDamaged where the database is not that of the folder's collections."""
+        check_known(self._database, self._folder)
 
     def again(self) -> None:
         """Collections and files whose removal has begun; what cannot be removed now is tried again later."""

@@ -61,8 +61,12 @@ async def receive(body: AsyncIterator[bytes], content_type: str, folder: Path, m
 
 def label(filename: str) -> str:
     """What is shown of a name that a client sent: its last part, without control and direction characters."""
-    last = re.split(r"[/\\]", unicodedata.normalize("NFC", filename))[-1]
-    shown = "".join(c for c in last if unicodedata.category(c)[0] != "C").strip()
+    return shown_name(re.split(r"[/\\]", filename)[-1])
+
+
+def shown_name(name: str) -> str:
+    """What is shown of a file's name, in which a backslash may stand."""
+    shown = "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c)[0] != "C").strip()
     stem, dot, suffix = shown.rpartition(".")
     if dot and len(suffix) < 10:
         return f"{stem[: MOST_NAME - len(suffix) - 1]}.{suffix}"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hypic_apps.collections.database import Database
+from hypic_apps.collections.rows import note_making, remove_file
 from hypic_apps.server.auth.tenants import Tenant
-from hypic_apps.server.collections.database import Database
 from hypic_apps.server.collections.store_pool import Stores
 from hypic_apps.server.errors import ApiError
 from hypic_apps.server.ingestion import parse_sandbox
@@ -25,7 +26,6 @@ from hypic_rag.retrieval import plan_documents, run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress
 from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.readers import SourceDocument
-from hypic_rag.retrieval.segments import stored_segment
 from hypic_rag.retrieval.store import Store
 
 log = logging.getLogger(__name__)
@@ -228,9 +228,7 @@ class Jobs:
         pairs = {pair for document in plan.documents for pair in document.chunks}
         digests = [segment.key.digest for document in plan.documents for segment in document.cold]
         with self._database.writing() as db:
-            db.executemany("INSERT OR IGNORE INTO making VALUES (?, ?)", [(job.id, digest) for digest in digests])
-            leaving = [(job.namespace, digest) for digest in digests]
-            db.executemany("DELETE FROM leaving WHERE namespace = ? AND digest = ?", leaving)
+            note_making(db, job.namespace, job.id, digests)
         job.n_warm = len(pairs) - plan.n_segments
         self._record(
             job,
@@ -283,24 +281,6 @@ class Jobs:
         except (ApiError, HypicError, OSError, sqlite3.Error):
             with self._changed:
                 self._unrecorded[job.id] = job
-
-
-def remove_file(database: Database, store: Store, engine: SegmentEngine, file_id: str) -> None:
-    """A file's documents leave the store, with their vectors and segments, whole or partly there. Raises NoRoom, and
-    what the store raises; it may be done again."""
-    for document in store.documents():
-        if document.source == file_id:
-            store.remove_document(document.doc_id)
-    gone = store.gone()
-    keys = [stored[1] for pair in gone if (stored := stored_segment(engine, *pair))]
-    with database.writing() as db:
-        digests = {key.digest for key in keys}
-        digests |= {row["digest"] for row in db.execute("SELECT digest FROM making WHERE file_id = ?", (file_id,))}
-        rows = [(engine.namespace, digest) for digest in digests]
-        db.executemany("INSERT OR IGNORE INTO leaving VALUES (?, ?)", rows)
-    engine.forget(digests)
-    store.forget_gone(gone)
-    store.compact()
 
 
 def parts(text: str) -> Iterator[str]:

@@ -1,0 +1,39 @@
+"""A collection as a place to look for passages, for a process beside the server."""
+
+from dataclasses import dataclass, field
+
+from hypic_apps.collections.opening import Collection
+from hypic_apps.collections.rows import searchable
+from hypic_rag.engine import SegmentEngine
+from hypic_rag.rag import Passage, find_passages
+from hypic_rag.retrieval.segments import stored_segment
+from hypic_rag.retrieval.store import Store
+
+
+@dataclass(frozen=True)
+class CollectionSearch:
+    """A collection as a Retriever: of files that a server would find, too."""
+
+    collection: Collection
+    store: Store
+    _found: set[Passage] = field(default_factory=set, init=False)
+
+    @property
+    def namespace(self) -> str:
+        return self.collection.namespace
+
+    def retrieve(self, question: str, top_k: int) -> list[Passage]:
+        found = self._searchable(find_passages(self.store, question, top_k))
+        self._found.update(found)
+        return found
+
+    def forget_deleted(self, engine: SegmentEngine) -> None:
+        """A server may have deleted meanwhile what was found, and this process made its segments again: they go."""
+        here = {passage.id for passage in self._searchable(list(self._found))}
+        lost = [passage for passage in self._found if passage.id not in here]
+        if lost:
+            stored = filter(None, (stored_segment(engine, passage.title, passage.text) for passage in lost))
+            engine.forget([key.digest for _, key in stored])
+
+    def _searchable(self, passages: list[Passage]) -> list[Passage]:
+        return searchable(self.collection.database, self.collection.id, passages)
