@@ -1,7 +1,8 @@
 """Documents and chunks as rows of store.sqlite, and back, if they are what was stored.
 
 SQLite does not notice a flipped bit in a value. So what an answer shows, or what decides which texts are found, carries
-a seal; of a chunk's texts that is their ``rendering``. Rows of version 1 have no other seals.
+a seal; of a chunk's texts that is their ``rendering``, of its document and its vector one behind the vector. Rows of
+version 1 have no other seals.
 """
 
 import hashlib
@@ -81,20 +82,21 @@ def document_of(row: Sequence[Any], is_sealed: bool) -> StoredDocument:
         raise DamagedRow(f"the metadata of document {doc_id} cannot be read: {error}") from error
 
 
-def blob_of(vector: Vectors, is_sealed: bool) -> bytes:
+def blob_of(vector: Vectors, doc_id: str, is_sealed: bool) -> bytes:
+    """doc_id: of the document that the chunk is shown as a part of."""
     data = np.asarray(vector, "<f4").tobytes()
-    return data + _seal(data) if is_sealed else data
+    return data + _seal(data, doc_id) if is_sealed else data
 
 
-def vectors_of(rows: Sequence[tuple[int, bytes]], dimension: int, is_sealed: bool) -> Vectors:
-    """(n, dimension), of ids and blobs. Raises DamagedRow."""
+def vectors_of(rows: Sequence[tuple[int, str, bytes]], dimension: int, is_sealed: bool) -> Vectors:
+    """(n, dimension), of the columns id, doc_id, embedding. Raises DamagedRow."""
     n_bytes = 4 * dimension
-    for chunk_id, blob in rows:
+    for chunk_id, doc_id, blob in rows:
         if len(blob) != n_bytes + SEAL_BYTES * is_sealed:
             raise DamagedRow(f"the vector of chunk {chunk_id} has a wrong length")
-        if is_sealed and _seal(blob[:n_bytes]) != blob[n_bytes:]:
-            raise DamagedRow(f"the vector of chunk {chunk_id} is not what was stored")
-    vectors = np.stack([np.frombuffer(blob, "<f4", dimension) for _, blob in rows])
+        if is_sealed and _seal(blob[:n_bytes], doc_id) != blob[n_bytes:]:
+            raise DamagedRow(f"the vector of chunk {chunk_id}, or its document, is not what was stored")
+    vectors = np.stack([np.frombuffer(blob, "<f4", dimension) for *_, blob in rows])
     if not np.isfinite(vectors).all():
         raise DamagedRow("vectors are not finite numbers")
     return vectors

@@ -207,7 +207,7 @@ class Store:
     def vectors(self, doc_id: str) -> dict[tuple[str, str], Vectors]:
         """(title, text) of a document's chunks, each with its vector, as ``swap_document`` takes them."""
         with self._database.reading() as db:
-            query = "SELECT id, embedding FROM chunks WHERE doc_id = ? ORDER BY ordinal"
+            query = "SELECT id, doc_id, embedding FROM chunks WHERE doc_id = ? ORDER BY ordinal"
             rows = db.execute(query, (doc_id,)).fetchall()
             pairs = [(chunk.title, chunk.text) for chunk in self.chunks(doc_id)]
             if not pairs:
@@ -274,7 +274,7 @@ class Store:
                         title,
                         text,
                         rendering(title, text),
-                        blob_of(vectors[title, text], self._database.is_sealed),
+                        blob_of(vectors[title, text], document.doc_id, self._database.is_sealed),
                     )
                     for ordinal, (title, text) in new
                 ],
@@ -322,11 +322,11 @@ class Store:
         for start in range(0, len(missing), 1000):
             ids = missing[start : start + 1000]
             rows = db.execute(
-                f"SELECT id, embedding FROM chunks WHERE id IN ({','.join('?' * len(ids))})", ids
+                f"SELECT id, doc_id, embedding FROM chunks WHERE id IN ({','.join('?' * len(ids))})", ids
             ).fetchall()
             if len(rows) != len(ids):
                 raise DamagedRow("chunks have lost their rows")
-            self._index.add([i for i, _ in rows], vectors_of(rows, self.manifest.dimension, self._database.is_sealed))
+            self._index.add([i for i, *_ in rows], vectors_of(rows, self.manifest.dimension, self._database.is_sealed))
         self._indexed = generation
 
     @classmethod

@@ -219,7 +219,7 @@ DAMAGE = {  # what is done to the folder, what the message says
     "half a vector": (break_rows("UPDATE chunks SET embedding = x'00ff' WHERE ordinal = 1"), "wrong length"),
     "a vector that is no number": (
         break_rows("UPDATE chunks SET embedding = CAST(x'0000c07f' || substr(embedding, 5) AS BLOB) WHERE ordinal = 1"),
-        "vector of chunk 2 is not what was stored",
+        "vector of chunk 2, or its document, is not what was stored",
     ),
     "a word for the dimension": (change_manifest(dimension="x"), "store.json cannot be read: its dimension is 'x'"),
     "a word for the size": (change_manifest(chunk_tokens="x"), "store.json cannot be read: its chunk_tokens is 'x'"),

@@ -75,6 +75,7 @@ CHANGES = [
       for value in ("NULL", "'other'")],
     "UPDATE chunks SET ordinal = 'x'", "UPDATE documents SET metadata = replace(metadata, '1999', '2001')",
     "UPDATE chunks SET text = 'the barn' WHERE text = 'the mill'",
+    "UPDATE chunks SET doc_id = (SELECT min(doc_id) FROM documents)",
     "UPDATE chunks SET embedding = CAST(x'01' || substr(embedding, 2) AS BLOB)",
     "UPDATE chunks SET embedding = CAST(substr(embedding, 5) AS BLOB)",
     "UPDATE info SET value = NULL WHERE name = 'generation'", "DELETE FROM info WHERE name = 'generation'",
