@@ -180,6 +180,7 @@ def damaged(place: str) -> dict[str, str]:
     return {str(wrong_value): json.dumps({place: wrong_value}) for wrong_value in wrong} | {
         "no JSON": "{", "a list": "[[1, 2]]", "a number": "5", "nested": "[" * 10**5, "empty": "", "a NUL": "\0",
         "a digest that is none": json.dumps({place: {"state": "STATE", "sha256": "5"}}),
+        "another digest": json.dumps({place: {"state": "STATE", "sha256": "0" * 64, "seal": "00000000"}}),
     }  # fmt: skip
 
 
