@@ -91,7 +91,11 @@ class Scheduler:
         with self.lock:
             self._recover()
             self._unfinished.append(())
-            result = work()
+            try:
+                result = work()
+            except Exception as error:
+                self._recover(error)
+                raise
             self._unfinished.clear()
             return result
 
