@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.missing import is_absent
 from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_documents, plan_ingest
 from hypic_rag.retrieval.readers import ReadFailure
@@ -93,7 +94,7 @@ def run_ingest(
         n_changed=len(plan.of("changed")),
         n_metadata=len(plan.of("metadata")),
         n_unchanged=len(plan.of("unchanged")),
-        n_removed=len(plan.removed),
+        n_removed=run.n_documents_removed,
         n_chunks_added=run.n_added,
         n_chunks_removed=run.n_removed,
         n_prefilled=packed.n_prefilled,
@@ -131,12 +132,15 @@ class _Run:
         self.on_progress = on_progress
         self.pace = pace
         self.packed = PackedPrefill(plan.engine, self.store.folder, self._tokens_done, pace)
-        self.n_added = self.n_removed = self.n_documents = self.n_tokens = 0
+        self.n_added = self.n_removed = self.n_documents_removed = self.n_documents = self.n_tokens = 0
         self.total_tokens = plan.prefill_tokens
 
     def remove(self) -> None:
         for document in self.plan.removed:
+            if document.doc_id in self.plan.absent and not is_absent(document.source):
+                continue  # it has come back since
             self.n_removed += self.store.remove_document(document.doc_id)
+            self.n_documents_removed += 1
 
     def take(self, batch: Sequence[PlannedDocument], prefill: bool) -> None:
         """Vectors and segments of some documents first; then each is swapped in, in a transaction of its

@@ -5,6 +5,8 @@ import os
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence, Set
 
+from hypic_rag.paths import GONE
+from hypic_rag.retrieval.readers import ReadFailure
 from hypic_rag.retrieval.store import Store, StoredDocument
 
 Pair = tuple[str, str]  # title and text of a chunk
@@ -24,6 +26,29 @@ def missing_documents(
         if one.doc_id not in read and above & roots and not above & unknown:
             found.append(one)
     return found
+
+
+def unknown_paths(failures: Iterable[ReadFailure]) -> set[str]:
+    """Paths of which nothing is known, also by another name: where a file or folder is read under one, and something
+    there could not be read, nothing is known of the others."""
+    failures = list(failures)
+    unknown = {one.path for one in failures if one.says_nothing}
+    at_or_above = {place for path in unknown for place in places(path)}
+    for one in failures:
+        if one.same_as and (one.same_as in at_or_above or not unknown.isdisjoint(places(one.same_as))):
+            unknown.add(one.path)
+    return unknown
+
+
+def is_absent(source: str) -> bool:
+    """Whether the file system says that there is no such file. Raises nothing: what cannot be looked at is there."""
+    try:
+        os.stat(source)
+    except GONE:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def held_back(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from hypic_rag.errors import BadInput
 from hypic_rag.paths import absolute, path_text
 from hypic_rag.retrieval.chunking import split_document
-from hypic_rag.retrieval.missing import held_back, missing_documents, places
+from hypic_rag.retrieval.missing import held_back, is_absent, missing_documents, places, unknown_paths
 from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path
 from hypic_rag.retrieval.segments import ColdSegment, cold_segments, room_bytes
@@ -38,7 +38,8 @@ class IngestPlan:
 
     failures: files and lines that should have been read but could not. skipped: passed over as they should
     be. room_bytes: what the segment cache takes before something is evicted or the disk is full.
-    held: gone from their folders, but so many that they stay until ``remove`` says that they are to go.
+    held: gone from their folders, but so many that they stay until ``remove`` says that they are to go. absent: ids of
+    those whose file was not there; where it is again when the plan is carried out, they stay.
     """
 
     store: Store
@@ -49,6 +50,7 @@ class IngestPlan:
     skipped: tuple[ReadFailure, ...]
     room_bytes: int
     held: tuple[StoredDocument, ...] = ()
+    absent: frozenset[str] = frozenset()
 
     def of(self, change: Change) -> list[PlannedDocument]:
         return [planned for planned in self.documents if planned.change == change]
@@ -108,11 +110,14 @@ def plan_ingest(
     for item in read_path(paths, known.__contains__):
         if isinstance(item, ReadFailure):
             not_read.append(item)
+        elif item.doc_id in read:
+            what = f"would be called {item.doc_id!r}, as another document is: rename one of the files"
+            not_read.append(ReadFailure(item.metadata["path"], what))
         else:
-            read.setdefault(item.doc_id, mark(item))
+            read[item.doc_id] = mark(item)
     seen: set[str] = set()
     planned = tuple(_planned(store, engine, document, seen) for document in read.values())
-    unknown = {failure.path for failure in not_read if failure.says_nothing}
+    unknown = unknown_paths(not_read)
     missing = missing_documents(stored, read, roots, unknown)
     held = () if remove else held_back(store, stored, missing, [(p.document, p.chunks) for p in planned], roots)
     held_ids = {one.doc_id for one in held}
@@ -125,6 +130,7 @@ def plan_ingest(
         skipped=tuple(failure for failure in not_read if failure.skipped),
         room_bytes=room_bytes(engine.cache, store.folder),
         held=tuple(held),
+        absent=frozenset(one.doc_id for one in missing if is_absent(one.source)),
     )
 
 

@@ -277,3 +277,38 @@ def test_any_changes_and_permissions(store, engine, tmp_path, seed):
                 known.discard(str(file))
                 known |= {str(file)} & there
         assert {one.doc_id for one in store.documents()} == known
+
+
+def test_of_what_has_two_names_neither_is_gone_where_one_cannot_be_read(store, engine, docs, tmp_path):
+    """The first name is read, the others are passed over: of a folder, and of a file."""
+    ingest(store, engine, docs)
+    before = names(store, docs)
+    (docs / "alias").symlink_to(tmp_path / "elsewhere")
+    (docs / "Alias.txt").symlink_to("b.txt")
+    with ordinary_user():
+        (tmp_path / "elsewhere").chmod(0)
+        (docs / "b.txt").chmod(0)
+        report = ingest(store, engine, docs)
+        (tmp_path / "elsewhere").chmod(0o755)
+        (docs / "b.txt").chmod(0o644)
+    assert (report.n_removed, len(report.failures)) == (0, 2) and names(store, docs) == before
+    ingest(store, engine, docs, remove=True)  # now the first names are read, and the others are the same
+    assert names(store, docs) == before - {"b.txt", "linked/e.txt"} | {"Alias.txt", "alias/e.txt"}
+
+
+def test_two_files_of_one_name_are_told(store, engine, docs):
+    """A row's id may spell another file's."""
+    (docs / "q.jsonl").write_text('{"id": "1.txt", "text": "A row about salt."}')
+    write(docs, "q.jsonl#1.txt")
+    report = ingest(store, engine, docs)
+    assert ["another document" in one.reason for one in report.failures] == [True]
+    assert len(store.documents()) == len(STORED) + 1
+
+
+def test_a_file_that_has_come_back_since_the_plan_stays(store, engine, docs, tmp_path):
+    ingest(store, engine, docs)
+    shutil.move(docs / "a.txt", tmp_path / "away.txt")
+    plan = plan_ingest(store, engine, [docs])
+    shutil.move(tmp_path / "away.txt", docs / "a.txt")
+    assert [one.doc_id for one in plan.removed] == [f"{docs}/a.txt"]
+    assert run_ingest(plan).n_removed == 0 and "a.txt" in names(store, docs)

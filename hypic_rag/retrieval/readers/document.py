@@ -37,7 +37,7 @@ class ReadFailure:
 
     skipped: passed over as it should be (hidden, empty, binary, of an unread kind): a note, no error.
     line: counted from 1, for JSON lines.
-    is_hidden: not looked at, nor what is below it.
+    is_hidden: not looked at, nor what is below it. same_as: the path under which it is read instead.
     """
 
     path: str
@@ -45,6 +45,7 @@ class ReadFailure:
     line: int | None = None
     skipped: bool = False
     is_hidden: bool = False
+    same_as: str = ""
 
     @property
     def says_nothing(self) -> bool:

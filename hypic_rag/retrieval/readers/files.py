@@ -60,7 +60,7 @@ def _named_file(path: Path, mode: int) -> Iterator[Path | ReadFailure]:
 
 def _walk(root: Path) -> Iterator[Path | ReadFailure]:
     waiting, links = [root], list[Path]()  # linked folders come last, so that a file's own path comes first
-    seen: set[str] = set()
+    seen: dict[str, Path] = {}
     while waiting or links:
         in_links = not waiting
         path = links.pop(0) if in_links else waiting.pop()
@@ -74,9 +74,10 @@ def _walk(root: Path) -> Iterator[Path | ReadFailure]:
             elif stat.S_ISDIR(mode):
                 real = os.path.realpath(path)
                 if real in seen or (path != root and Path(os.path.realpath(root)).is_relative_to(real)):
-                    yield _skip(path, "is a link to a folder that is read already, or to one above")
+                    what = "is a link to a folder that is read already, or to one above"
+                    yield _skip(path, what, same_as=seen.get(real, root))
                     continue
-                seen.add(real)
+                seen[real] = path
                 waiting += [path / name for name in sorted(os.listdir(path), reverse=True)]
             elif not stat.S_ISREG(mode):
                 yield _skip(path, "is not a regular file")
@@ -101,11 +102,11 @@ def _each_once(found: list[Path | ReadFailure]) -> Iterator[Path | ReadFailure]:
         if first is item:
             yield item
         elif first != item:
-            yield _skip(item, f"is the same file as {path_text(first)}")
+            yield _skip(item, f"is the same file as {path_text(first)}", same_as=first)
 
 
-def _skip(path: Path, reason: str) -> ReadFailure:
-    return ReadFailure(path_text(path), reason, skipped=True)
+def _skip(path: Path, reason: str, same_as: Path | None = None) -> ReadFailure:
+    return ReadFailure(path_text(path), reason, skipped=True, same_as="" if same_as is None else path_text(same_as))
 
 
 def _kind(path: Path) -> str:
