@@ -69,6 +69,8 @@ def run(app: typer.Typer, name: str) -> None:
         code, failed = 1, error
     except KeyboardInterrupt:
         code = 130
+        with contextlib.suppress(OSError):
+            print("interrupted: what was finished is kept", file=sys.stderr)
     except SystemExit as ended:
         code = ended.code
     if (lost := _unwritten(sys.stdout, 1)) is not None and failed is None:

@@ -103,7 +103,7 @@ def held_text(report: IngestReport) -> str:
     more = f" and {len(report.held) - SHOWN_HELD} more" if len(report.held) > SHOWN_HELD else ""
     return (
         f"not removed: {len(report.held)} documents that are gone, more than half of the store or all from a path: "
-        f"{shown}{more}. Is a disk not mounted? If they are to go, add --remove (hypic-rag ingest PATH... --remove)"
+        f"{shown}{more}. Is a disk not mounted? If they are to go, give the same command with --remove"
     )
 
 

@@ -72,7 +72,8 @@ def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["Segm
     """The engine and the store, fitting each other. Without ``create``, raises BadInput for a missing one."""
     folder = store_folder(settings.store)
     if not create and not exists(folder):
-        raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH...")
+        named = "" if settings.store == Settings.store else f" --store {settings.store}"
+        raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH...{named}")
 
     from hypic_rag.retrieval import Embedder, Store
 

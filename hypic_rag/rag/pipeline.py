@@ -172,8 +172,9 @@ class RagPipeline:
         n_asking = len(asking.parts[-1].ids)
         if n_asking > room:  # before it is searched for: of a very long one that takes seconds
             raise ContextTooLong(
-                f"the question takes {n_asking} tokens, and {engine.model_name} has a context of "
-                f"{engine.context_length} for it, the documents and the answer. Ask a shorter question"
+                f"the question takes {n_asking} tokens, and of the context of {engine.model_name}, "
+                f"{engine.context_length} tokens, {asked.kept_for_answer} are kept for the answer. Ask a shorter "
+                "question, or for a shorter answer"
             )
         found = _found(asked, retriever, question, before)
         ids = [self._document_ids(setting.namespace, passage) for passage in found]
