@@ -86,7 +86,13 @@ def popen(home: Path, model: Path, *arguments: str | Path) -> "subprocess.Popen[
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
     )
+
+
+def heed_interrupts() -> None:
+    """Also where the tests run in the background of a shell, which has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_interrupting_is_clean(home: Path, tiny_model: Path, many: Path) -> None:
@@ -110,7 +116,8 @@ work = types.ModuleType("work"); work.run = run
 more = types.ModuleType("more"); more.run = lambda: None
 command_line.run(command_line.make_app([work, more], "", "", ""), "hypic")
 """
-    codes = [subprocess.run([sys.executable, "-c", code, name]).returncode for name in ("work", "more")]
+    run = [subprocess.run([sys.executable, "-c", code, name], preexec_fn=heed_interrupts) for name in ("work", "more")]
+    codes = [one.returncode for one in run]
     assert codes == [130, 0]
 
 
