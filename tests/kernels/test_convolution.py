@@ -49,11 +49,12 @@ def test_convolve_equals_the_reference(channels, kernel, bias, silu, dtype):
 
 
 def test_the_reference_equals_the_engine():
-    from hypic_rag.engine import convolution, plan
+    from hypic_rag.engine import plan
+    from hypic_rag.engine.passes import convolution
 
     torch.manual_seed(0)
     ours, n = linear_plan([Sequence(((2, 1, EXACT), (1, 2, EXACT), (6, NONE, EXACT)), 3, 0)])
-    theirs = plan.build([[plan.Rows(2), plan.Splice(0), plan.Rows(1), plan.Splice(1), plan.Rows(6)]])
+    theirs = plan.build([[plan.RunRows(2), plan.Splice(0), plan.RunRows(1), plan.Splice(1), plan.RunRows(6)]])
     x, tails, weight = torch.randn(n, 8), torch.randn(4, 3, 8), torch.randn(8, 4)
     starts = [tails[3], tails[1], tails[2]]
     expected = convolution.convolve(x, theirs, starts, weight, None, silu=True)
