@@ -86,10 +86,9 @@ class _Known:
     def digest(self, file: Path) -> str:
         place, state, began = str(file.resolve()), _state(file.stat()), time.time_ns()
         match self.files.get(place):
-            case {"state": list(known), "sha256": str(digest), "seal": str(seal)} if (
-                tuple(known) == state and seal == _seal(place, state, digest)
-            ):
-                return digest
+            case {"state": list(known), "sha256": str(digest), "seal": str(seal)}:
+                if tuple(known) == state and seal == _seal(place, state, digest):
+                    return digest
         with file.open("rb") as handle:
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
         # A file that was written just now can be written again within the same tick of the clock.

@@ -163,9 +163,7 @@ class Segments:
         placed.seconds = time.perf_counter() - began if missing else 0.0
         return placed
 
-    def fetch(
-        self, wanted: Iterable[tuple[Part, int]], prefix: Ids = (), is_wanted: IsWanted = _always
-    ) -> Fetched:
+    def fetch(self, wanted: Iterable[tuple[Part, int]], prefix: Ids = (), is_wanted: IsWanted = _always) -> Fetched:
         """Entries of (part, seam), each part once. Missing ones are made in packed passes, but for those that
         ``is_wanted`` says no of before their pass."""
         fetched = Fetched()

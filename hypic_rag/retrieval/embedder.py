@@ -145,7 +145,6 @@ class Embedder:
         ]
 
 
-
 def _files_of(folder: Path) -> list[Path]:
     """Those that decide a vector, in order. Raises BadInput where a part of the folder cannot be looked at."""
 

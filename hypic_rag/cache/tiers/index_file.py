@@ -83,9 +83,7 @@ def open_index(path: Path, is_bad: Callable[[], bool], cause: Exception | None) 
             return connect(path)
 
 
-def open_read_only(
-    path: Path, cause: Exception, level: int = logging.WARNING
-) -> tuple[sqlite3.Connection, object]:
+def open_read_only(path: Path, cause: Exception, level: int = logging.WARNING) -> tuple[sqlite3.Connection, object]:
     """The index of a folder that cannot be written because of ``cause``, and the state that it has to stay in, as of
     ``sqlite_file.connect_read_only``. level: at which that is logged.
 
