@@ -1,7 +1,8 @@
 """What a cached segment is, and where it lives. Knows nothing of models."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hypic_rag.lazy_import import lazy_exports
 
 if TYPE_CHECKING:
     from hypic_rag.cache.cache import SegmentCache
@@ -52,10 +53,4 @@ __all__ = [
     "TierStats",
     "codec_named",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that who looks at a cache's folder only loads no torch."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'hypic_rag.cache' has no attribute {name!r}")
-    return getattr(import_module(f"hypic_rag.cache.{_EXPORTS[name]}"), name)
+__getattr__ = lazy_exports(__name__, _EXPORTS)

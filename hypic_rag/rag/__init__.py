@@ -1,7 +1,8 @@
 """A question's one path: retrieve, fit into a prompt, answer, go on. Knows no LlamaIndex, HTTP or terminal."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hypic_rag.lazy_import import lazy_exports
 
 if TYPE_CHECKING:
     from hypic_rag.rag.passage import Passage as Passage
@@ -32,9 +33,4 @@ _MODULES = {
     "prompt_over": "prompting",
 }
 __all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'hypic_rag.rag' has no attribute {name!r}")
-    return getattr(import_module(f"hypic_rag.rag.{_MODULES[name]}"), name)
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -1,7 +1,8 @@
 """Documents in, ranked passages out. Names load on first use."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hypic_rag.lazy_import import lazy_exports
 
 if TYPE_CHECKING:
     from hypic_rag.retrieval.embedder import Embedder as Embedder
@@ -18,9 +19,4 @@ _MODULES = {
     "run_ingest": "ingest",
 }
 __all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'hypic_rag.retrieval' has no attribute {name!r}")
-    return getattr(import_module(f"hypic_rag.retrieval.{_MODULES[name]}"), name)
+__getattr__ = lazy_exports(__name__, _MODULES)

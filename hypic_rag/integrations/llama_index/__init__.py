@@ -1,7 +1,8 @@
 """LlamaIndex's classes over ``hypic_rag.rag``. Names load on first use."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hypic_rag.lazy_import import lazy_exports
 
 if TYPE_CHECKING:
     from hypic_rag.integrations.llama_index.events import SegmentsAssembled as SegmentsAssembled
@@ -20,9 +21,4 @@ _MODULES = {
     "StoreRetriever": "retriever",
 }
 __all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'hypic_rag.integrations.llama_index' has no attribute {name!r}")
-    return getattr(import_module(f"hypic_rag.integrations.llama_index.{_MODULES[name]}"), name)
+__getattr__ = lazy_exports(__name__, _MODULES)
