@@ -25,5 +25,5 @@ fetch() {
 fetch .triton triton==3.7.1
 fetch .fla flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 TRITON_INTERPRET=1 PYTHONPATH=.triton .venv/bin/python -m pytest -n 2 \
-    tests/kernels tests/engine/on_device tests/engine/test_experts.py
+    tests/kernels tests/engine/on_device tests/engine/test_moe.py
 PYTHONPATH=.fla:.triton .venv/bin/python -m pytest -n 2 tests/engine/with_fla tests/engine/test_fla_naive.py

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypic_rag.cache.report import Miss, Problem
 from hypic_rag.cache.tiers.folder import EntryFolder
-from hypic_rag.cache.tiers.inventory import Listed, Wanted
+from hypic_rag.cache.tiers.index_queries import EntryFilter, EntryInfo
 from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.paths import exists
@@ -60,13 +60,13 @@ def seconds_of(age: str) -> float:
     return float(match[1]) * SECONDS[match[2]]
 
 
-def named(cache: EntryFolder, digests: Iterable[str]) -> list[Listed]:
+def named(cache: EntryFolder, digests: Iterable[str]) -> list[EntryInfo]:
     """The entries whose digests begin so. Raises BadInput where one is none's, or several entries'."""
     found = []
     for digest in digests:
         if not digest:
             raise BadInput("a digest is empty: give its first letters, as hypic-rag cache ls shows them")
-        entries = cache.listed(Wanted(digest=digest))
+        entries = cache.listed(EntryFilter(digest=digest))
         if len(entries) != 1:
             what = (
                 f"{len(entries)} entries have a digest that begins" if entries else "no entry has a digest that begins"
@@ -78,7 +78,7 @@ def named(cache: EntryFolder, digests: Iterable[str]) -> list[Listed]:
     return found
 
 
-def entry_fields(entry: Listed) -> dict[str, Any]:
+def entry_fields(entry: EntryInfo) -> dict[str, Any]:
     """Times in seconds since 1970."""
     return {
         **entry.record.fields(),
@@ -89,7 +89,7 @@ def entry_fields(entry: Listed) -> dict[str, Any]:
     }
 
 
-def list_text(entries: Iterable[Listed]) -> str:
+def list_text(entries: Iterable[EntryInfo]) -> str:
     rows = [("digest", "kind", "tokens", "bytes", "namespace", "model", "made", "used", "hits", "")]
     for entry in entries:
         record, key = entry.record, entry.record.key
@@ -111,7 +111,7 @@ def ago(then: float) -> str:
 
 def stat_fields(cache: EntryFolder, namespace: str | None = None) -> dict[str, Any]:
     """Of the disk tier, or of a namespace in it; memory tiers are a running process's own (GET /v1/server)."""
-    entries = cache.listed(Wanted(namespace=namespace))
+    entries = cache.listed(EntryFilter(namespace=namespace))
     space = shutil.disk_usage(cache.folder)
     return {
         "folder": str(cache.folder),
@@ -154,14 +154,14 @@ def problem_text(problems: Iterable[Problem]) -> str:
     return "\n".join(f"{one.digest[:SHORT] or 'index':<{SHORT}}  {one.reason}: {one.detail}" for one in problems)
 
 
-def _sum(entries: Iterable[Listed]) -> dict[str, int]:
+def _sum(entries: Iterable[EntryInfo]) -> dict[str, int]:
     sizes = [entry.record.nbytes for entry in entries]
     return {"n_entries": len(sizes), "nbytes": sum(sizes)}
 
 
-def _by(entries: list[Listed], field: str) -> dict[str, dict[str, int]]:
+def _by(entries: list[EntryInfo], field: str) -> dict[str, dict[str, int]]:
     """The largest first."""
-    groups: dict[str, list[Listed]] = {}
+    groups: dict[str, list[EntryInfo]] = {}
     for entry in entries:
         groups.setdefault(entry.record.key[field], []).append(entry)
     sums = {name: _sum(group) for name, group in groups.items()}

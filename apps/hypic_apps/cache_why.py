@@ -8,7 +8,7 @@ from typing import Any
 from hypic_apps.cache_folders import SHORT, ago, entry_fields
 from hypic_rag.cache.header import EntryRefused, header_of
 from hypic_rag.cache.tiers.folder import EntryFolder
-from hypic_rag.cache.tiers.inventory import Listed, Wanted
+from hypic_rag.cache.tiers.index_queries import EntryFilter, EntryInfo
 from hypic_rag.config import Settings, format_bytes
 
 
@@ -16,12 +16,12 @@ def is_digest(cache: EntryFolder, what: str) -> bool:
     """Whether it is the beginning of one: of one that is known, or as long as they are shown."""
     if not re.fullmatch("[0-9a-f]{1,64}", what):
         return False
-    return len(what) >= SHORT or bool(cache.listed(Wanted(digest=what), 1) or cache.gone(what))
+    return len(what) >= SHORT or bool(cache.listed(EntryFilter(digest=what), 1) or cache.gone(what))
 
 
 def of_digest(cache: EntryFolder, digest: str) -> list[dict[str, Any]]:
     """Of every entry, here or gone, whose digest begins so; one that says "never_seen" where there is none."""
-    found = [_here(cache, entry) for entry in cache.listed(Wanted(digest=digest))]
+    found = [_here(cache, entry) for entry in cache.listed(EntryFilter(digest=digest))]
     for gone in cache.gone(digest):
         near = _near(cache, gone.tokens, gone.key, gone.digest)
         found.append(_absent(gone.digest, gone.why.reason, gone.why.detail, gone.key, near))
@@ -87,7 +87,7 @@ def text_of(fields: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _here(cache: EntryFolder, entry: Listed) -> dict[str, Any]:
+def _here(cache: EntryFolder, entry: EntryInfo) -> dict[str, Any]:
     """reason: what is wrong with the file; empty where it is whole."""
     reason = detail = ""
     key = entry.record.key
@@ -110,7 +110,7 @@ def _near(cache: EntryFolder, tokens: str, key: Mapping[str, Any], digest: str) 
     if not tokens:  # an older version stored it
         return []
     found = []
-    for entry in cache.listed(Wanted(tokens=tokens)):
+    for entry in cache.listed(EntryFilter(tokens=tokens)):
         if entry.record.digest != digest:
             theirs = entry.record.key
             names = [name for name in theirs if key and theirs[name] != key.get(name)]

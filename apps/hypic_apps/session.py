@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hypic_apps.collections.ledger import Ledger
     from hypic_rag.cache import DiskTier
     from hypic_rag.engine import Policy, SegmentEngine
-    from hypic_rag.engine.calibration import InForce
+    from hypic_rag.engine.calibration import ActivePolicy
     from hypic_rag.rag import Retriever, Session
     from hypic_rag.retrieval import Store
 
@@ -58,7 +58,7 @@ def open_engine(
         yield engine
 
 
-def in_force(settings: Settings, engine: "SegmentEngine") -> "InForce":
+def in_force(settings: Settings, engine: "SegmentEngine") -> "ActivePolicy":
     """The policy for the engine's model: what the settings give, else its calibration, else the default."""
     from hypic_rag.engine.calibration import policy_in_force
 

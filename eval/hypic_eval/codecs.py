@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hypic_eval.intervals import N_RESAMPLES, SEED, mean, paired_difference
 from hypic_eval.machine import describe_machine
-from hypic_eval.measure import Asked, ask, measure, measured_key
+from hypic_eval.measure import MeasuredQuestion, ask, measure, measured_key
 from hypic_eval.metrics import METRICS
 from hypic_eval.modes import Mode
 from hypic_eval.quality import dropped_documents, shown
@@ -64,18 +64,18 @@ def run_codecs(
 def with_codec(engine: "SegmentEngine", name: str) -> "SegmentEngine":
     """An engine of the same model and cache whose entries are stored by another codec; they take turns."""
     from hypic_rag.cache import codec_named
-    from hypic_rag.engine.segments import Segments
+    from hypic_rag.engine.segment_manager import SegmentManager
 
     old = engine.segments
     other = engine.with_segments(
-        Segments(old.model, old.layout, old.cache, replace(old.template, codec=name), False, old.passes)
+        SegmentManager(old.model, old.cache_spec, old.cache, replace(old.template, codec=name), False, old.passes)
     )
     other.codec = codec_named(name)
     return other
 
 
 def measure_question(
-    engines: Mapping[str, "SegmentEngine"], asked: Asked, mode: Mode, rows: RowFile
+    engines: Mapping[str, "SegmentEngine"], asked: MeasuredQuestion, mode: Mode, rows: RowFile
 ) -> dict[str, dict[str, Any]]:
     """A row a codec, from ``rows`` where all are there. Documents are prefilled once and leave the cache at the end."""
     keys = {
@@ -114,13 +114,13 @@ def moved(entry: "Entry", device: "torch.device") -> "Entry":
     return replace(entry, layers=tuple(layers))
 
 
-def segment_keys(engine: "SegmentEngine", asked: Asked, mode: Mode) -> "list[SegmentKey]":
+def segment_keys(engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode) -> "list[SegmentKey]":
     documents = [ids for ids in asked.prompt.documents if len(ids) > mode.seam_tokens]
     return [engine.segment_key(ids, policy=mode.policy) for ids in documents]
 
 
 def summarise(
-    engine: "SegmentEngine", data: str, asked: Sequence[Asked], mode: Mode, measured: ByCodec
+    engine: "SegmentEngine", data: str, asked: Sequence[MeasuredQuestion], mode: Mode, measured: ByCodec
 ) -> tuple[list[ResultRow], list[str]]:
     """Rows by codec; notes that say of each codec whether the scores' differences to none have 0 in their interval."""
     task, as_computed = asked[0].task, measured[NONE]

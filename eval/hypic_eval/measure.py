@@ -31,7 +31,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasuredQuestion:
     """A question as the model sees it, after documents beyond the context were dropped from the end.
 
     answer_ids: the first right answer and the token that closes it; the NLL is the mean over all of them.
@@ -44,7 +44,7 @@ class Asked:
     answer_ids: tuple[int, ...]
 
 
-def ask(engine: "SegmentEngine", task: Task, question: Question) -> Asked:
+def ask(engine: "SegmentEngine", task: Task, question: Question) -> MeasuredQuestion:
     """The question's prompt, with room left in the context for the answer generated and for the right one.
 
     Raises ContextTooLong if the question and its first document do not fit.
@@ -56,10 +56,10 @@ def ask(engine: "SegmentEngine", task: Task, question: Question) -> Asked:
         prompt, n_dropped = prompt_over(engine, question.text, question.documents, n_answer)
     except ContextTooLong as error:
         raise ContextTooLong(f"question {question.id}: {error}. Take the row out, or name another --model") from error
-    return Asked(task, question, prompt, n_dropped, answer_ids)
+    return MeasuredQuestion(task, question, prompt, n_dropped, answer_ids)
 
 
-def measured_key(engine: "SegmentEngine", asked: Asked, mode: Mode) -> str:
+def measured_key(engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode) -> str:
     """Key of a row: the exact prompt, task, mode, model, and all that shapes a cached entry."""
     entry = engine.segment_key(asked.prompt.token_ids[:1], kind="leading").fields()
     return row_key(
@@ -79,7 +79,7 @@ def measured_key(engine: "SegmentEngine", asked: Asked, mode: Mode) -> str:
 
 def measure_all(
     engine: "SegmentEngine",
-    questions: Sequence[Asked],
+    questions: Sequence[MeasuredQuestion],
     modes: Sequence[Mode],
     rows: RowFile,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -100,7 +100,7 @@ def measure_all(
 
 
 def measure_question(
-    engine: "SegmentEngine", asked: Asked, modes: Sequence[Mode], rows: RowFile
+    engine: "SegmentEngine", asked: MeasuredQuestion, modes: Sequence[Mode], rows: RowFile
 ) -> Iterator[tuple[Mode, dict[str, Any]]]:
     """Rows of one question, from ``rows`` where they are there, else measured and appended."""
     full_logprobs: NDArray[np.float64] | None = None
@@ -121,7 +121,7 @@ def measure_question(
 
 
 def measure(
-    engine: "SegmentEngine", asked: Asked, mode: Mode, full_logprobs: NDArray[np.float64] | None
+    engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode, full_logprobs: NDArray[np.float64] | None
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
     """One row and its first-token log-probabilities. ``full_logprobs`` None: this is full recompute."""
     from hypic_rag.engine import Sampling
@@ -163,7 +163,7 @@ def logprobs(score: "Score") -> NDArray[np.float64]:
     return np.asarray(score.first_logprobs.cpu(), dtype=np.float64)
 
 
-def forget(engine: "SegmentEngine", asked: Asked, modes: Sequence[Mode]) -> None:
+def forget(engine: "SegmentEngine", asked: MeasuredQuestion, modes: Sequence[Mode]) -> None:
     """Drops the question's document segments, of every mode, from all tiers of the cache."""
     keys = (
         engine.segment_key(document, kind="document", policy=mode.policy)

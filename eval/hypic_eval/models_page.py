@@ -9,10 +9,10 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from hypic_eval.table import grid
 from hypic_rag.engine.attention import IMPLEMENTATION
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import FAMILIES
 from hypic_rag.engine.families.family import Family
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import MODEL_TYPES
 
 SEGMENT, SEAM, ELEMENT_BYTES = 512, 8, 2
@@ -97,22 +97,24 @@ def _architecture(kind: str) -> list[str]:
         package = getattr(MODEL_TYPES[kind], "REGISTERED_BY", None)
         code = f"classes of {package}" if package else "remote code; tested on a stand-in of the same modules"
         return [kind, KNOWN_AS.get(kind, ""), code, "–", "–"]
-    layout = _layout(kind)
-    if layout is None:
+    cache_spec = _layout(kind)
+    if cache_spec is None:
         return [kind, KNOWN_AS.get(kind, ""), "as the checkpoint says; the class has no default sizes", "–", "–"]
-    counts = Counter(layer.name for layer in layout.layers)
+    counts = Counter(layer.name for layer in cache_spec.layers)
     layers = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-    n_bytes = layout.entry_bytes(SEGMENT - SEAM, ELEMENT_BYTES)
-    return [kind, KNOWN_AS.get(kind, ""), layers, f"{n_bytes / 2**20:.1f} MiB", _rotation(layout)]
+    n_bytes = cache_spec.entry_bytes(SEGMENT - SEAM, ELEMENT_BYTES)
+    return [kind, KNOWN_AS.get(kind, ""), layers, f"{n_bytes / 2**20:.1f} MiB", _rotation(cache_spec)]
 
 
-def _rotation(layout: Layout) -> str:
-    kinds = {"neighbours paired" if rotary.interleaved else "halves paired" for rotary in layout.rotaries}
-    kinds |= {"of the state" for layer in layout.layers if isinstance(layer, LinearLayer) and layer.rotary is not None}
+def _rotation(cache_spec: CacheSpec) -> str:
+    kinds = {"neighbours paired" if rotary.interleaved else "halves paired" for rotary in cache_spec.rotaries}
+    kinds |= {
+        "of the state" for layer in cache_spec.layers if isinstance(layer, LinearLayer) and layer.rotary is not None
+    }
     return ", ".join(sorted(kinds)) or "none"
 
 
-def _layout(kind: str) -> Layout | None:
+def _layout(kind: str) -> CacheSpec | None:
     """Of the default configuration, without its weights; None where the class's defaults make no model."""
     config = AutoConfig.for_model(kind)
     try:
@@ -124,6 +126,6 @@ def _layout(kind: str) -> Layout | None:
         if any("inv_freq" in buffer for buffer, _ in module.named_buffers(recurse=False)):
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, type(module)(config=config))  # frequencies must be real
-    layout = Layout()
-    MODEL_TYPES[kind].prepare(model, layout)
-    return layout
+    cache_spec = CacheSpec()
+    MODEL_TYPES[kind].prepare(model, cache_spec)
+    return cache_spec

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypic_eval.intervals import N_RESAMPLES, SEED, Estimate, mean, paired_difference
 from hypic_eval.machine import describe_machine
-from hypic_eval.measure import Asked, ask, measure_all
+from hypic_eval.measure import MeasuredQuestion, ask, measure_all
 from hypic_eval.metrics import METRICS, Metric
 from hypic_eval.modes import FULL, Mode
 from hypic_eval.results import ResultRow, Results, commits
@@ -50,7 +50,7 @@ def run_quality(
 
 
 def summarise(
-    engine: "SegmentEngine", data: str, asked: Sequence[Asked], measured: Mapping[Mode, list[dict[str, Any]]]
+    engine: "SegmentEngine", data: str, asked: Sequence[MeasuredQuestion], measured: Mapping[Mode, list[dict[str, Any]]]
 ) -> list[ResultRow]:
     """A result row for each mode and metric of one task."""
     task = asked[0].task
@@ -98,7 +98,7 @@ def shown(metric: Metric, estimate: Estimate) -> dict[str, Any]:
     return {"value": metric.scale * estimate.value, "interval": interval}
 
 
-def dropped_documents(data: str, asked: Sequence[Asked], context_length: int) -> str:
+def dropped_documents(data: str, asked: Sequence[MeasuredQuestion], context_length: int) -> str:
     n_documents = sum(len(one.question.documents) for one in asked)
     n_dropped = sum(one.n_dropped for one in asked)
     n_questions = sum(one.n_dropped > 0 for one in asked)

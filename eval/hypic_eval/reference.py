@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypic_eval.machine import describe_machine
-from hypic_eval.measure import Asked, ask, measure_all
+from hypic_eval.measure import MeasuredQuestion, ask, measure_all
 from hypic_eval.modes import Mode, parse_mode
 from hypic_eval.results import ResultRow, Results, commits
 from hypic_eval.rows import RowFile
@@ -89,7 +89,7 @@ def read_reference(path: Path) -> ByMode:
 def compare(
     engine: "SegmentEngine",
     data: str,
-    asked: Sequence[Asked],
+    asked: Sequence[MeasuredQuestion],
     ours: Mapping[Mode, list[dict[str, Any]]],
     theirs: ByMode,
 ) -> tuple[list[ResultRow], list[str], list[dict[str, Any]]]:

@@ -18,7 +18,7 @@ from hypic_rag.cache.header import EntryRefused, header_of
 from hypic_rag.cache.record import Record, checksum_of
 from hypic_rag.cache.report import Miss, Problem
 from hypic_rag.cache.tiers.folder import EntryFolder
-from hypic_rag.cache.tiers.inventory import Listed, Wanted
+from hypic_rag.cache.tiers.index_queries import EntryFilter, EntryInfo
 from hypic_rag.errors import BadInput
 from hypic_rag.sqlite_file import what_to_do
 from hypic_rag.stored_json import parse
@@ -58,7 +58,7 @@ def check(data: memoryview | bytes, record: Record) -> Record:
     return replace(record, key=key)
 
 
-def export(folder: EntryFolder, entries: Iterable[Listed], path: Path) -> Moved:
+def export(folder: EntryFolder, entries: Iterable[EntryInfo], path: Path) -> Moved:
     """Into ``path``, which is replaced once all is written. What is damaged is left out. Raises OSError."""
     moved = Moved()
     with replacing(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -163,7 +163,7 @@ def _take_in(folder: EntryFolder, record: Record, data: bytes, moved: Moved) -> 
     except EntryRefused as bad:
         moved.problems.append(Problem(record.digest, bad.reason, bad.detail))
         return
-    for there in folder.listed(Wanted(digest=record.digest)):
+    for there in folder.listed(EntryFilter(digest=record.digest)):
         if problem := folder.problem(there.row):
             folder.discard([record.digest], Miss("damaged", problem.detail))
     outcome = folder.write(record, [memoryview(data)], may_evict=False)

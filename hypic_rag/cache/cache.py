@@ -17,8 +17,8 @@ from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Stored, Tier,
 from hypic_rag.cache.tiers.arena import Arena
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.disk import DiskTier
-from hypic_rag.cache.tiers.flat import host_copy, on_device
 from hypic_rag.cache.tiers.host import HostTier
+from hypic_rag.cache.tiers.pinned_copy import host_copy, on_device
 from hypic_rag.cache.tiers.remote import RemoteTier
 from hypic_rag.locks import StateLock
 

@@ -34,7 +34,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorSpan:
     """Of a tensor: bytes ``first`` to ``stop`` behind the header. dtype: as safetensors names it."""
 
     dtype: str
@@ -43,7 +43,7 @@ class Place:
     stop: int
 
 
-def layout(data: memoryview | bytes) -> tuple[dict[str, Place], Mapping[str, str], int]:
+def layout(data: memoryview | bytes) -> tuple[dict[str, TensorSpan], Mapping[str, str], int]:
     """Where the tensors of a safetensors file lie, its metadata, and where the first begins.
 
     Raises ValueError, LookupError or TypeError unless they lie one behind the other, from there to the file's end.
@@ -56,7 +56,7 @@ def layout(data: memoryview | bytes) -> tuple[dict[str, Place], Mapping[str, str
         first, stop = about["data_offsets"]
         if not all(type(n) is int and n >= 0 for n in (first, stop, *about["shape"])):
             raise ValueError(f"tensor {name} has shape {about['shape']}, at {about['data_offsets']}")
-        places[name] = Place(about["dtype"], tuple(about["shape"]), first, stop)
+        places[name] = TensorSpan(about["dtype"], tuple(about["shape"]), first, stop)
     at = 0
     for place in sorted(places.values(), key=lambda place: (place.first, place.stop)):
         if place.first != at:

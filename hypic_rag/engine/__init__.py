@@ -1,8 +1,7 @@
 """From prompt and cache to tokens."""
 
 from hypic_rag.engine.engine import SegmentEngine
-from hypic_rag.engine.policy import Policy, Sampling
-from hypic_rag.engine.report import (
+from hypic_rag.engine.outputs import (
     Generation,
     PrefillReport,
     Report,
@@ -11,6 +10,7 @@ from hypic_rag.engine.report import (
     StepOutput,
     StreamEvent,
 )
+from hypic_rag.engine.policy import Policy, Sampling
 
 __all__ = [
     "Generation",

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache import Entry
-from hypic_rag.cache.tiers.device import Resident
-from hypic_rag.engine.layout import Layout
+from hypic_rag.cache.tiers.device import DeviceEntry
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.passes.torch_assembly import TorchAssembly
 from hypic_rag.engine.plan import Event, RunRows, Splice, build
 from hypic_rag.engine.policy import Compose, Policy
@@ -35,7 +35,7 @@ class ScheduledSequence(Generic[State]):
         self.ids += ids
         self.events.append(RunRows(len(ids)))
 
-    def splice(self, entry: Entry | Resident) -> None:
+    def splice(self, entry: Entry | DeviceEntry) -> None:
         """Place an entry's interior here; its seam, the entry's first tokens, was run as rows just before."""
         self.state.place(entry, len(self.state.row_positions) + len(self.ids))
         self.events.append(Splice(len(self.state.segments) - 1))
@@ -54,7 +54,7 @@ def cached_seam(part: Part, policy: Policy) -> int | None:
 
 
 def lay_out(
-    state: State, parts: Sequence[Part], entries: Mapping[Part, Entry | Resident], policy: Policy
+    state: State, parts: Sequence[Part], entries: Mapping[Part, Entry | DeviceEntry], policy: Policy
 ) -> ScheduledSequence[State]:
     """Continue ``state`` (changed) by parts; ``entries`` has those that are cached."""
     active = ScheduledSequence(state, policy.compose)
@@ -70,29 +70,29 @@ def lay_out(
 
 
 @torch.inference_mode()
-def run(model: Any, layout: Layout, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+def run(model: Any, cache_spec: CacheSpec, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
     """One pass over all sequences of the batch, whose states it advances; those past a switch of rotation run alone,
     since transformers takes the frequencies from the largest position of a pass.
 
     keep: row numbers within each sequence whose logits are wanted. Returns (n_kept, vocabulary) a sequence.
     """
-    past = [i for i, active in enumerate(batch) if layout.switches(active.state.position)]
+    past = [i for i, active in enumerate(batch) if cache_spec.switches(active.state.position)]
     together = [i for i in range(len(batch)) if i not in past]
     logits: dict[int, Tensor] = {}
     for these in [*([together] if together else []), *([i] for i in past)]:
-        made = _pass(model, layout, [batch[i] for i in these], [keep[i] for i in these])
+        made = _pass(model, cache_spec, [batch[i] for i in these], [keep[i] for i in these])
         logits |= dict(zip(these, made, strict=True))
     return [logits[i] for i in range(len(batch))]
 
 
-def _pass(model: Any, layout: Layout, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
+def _pass(model: Any, cache_spec: CacheSpec, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
     device = model.device
     plan = build([active.events for active in batch], device)
     positions = torch.tensor([p for active in batch for p in active.positions], device=device)
     rope_offsets = []
     for active in batch:
         offsets = [interior.offset for interior in active.state.segments]
-        rope_offsets.append(tuple(rotary.turns(offsets, device) for rotary in layout.rotaries))
+        rope_offsets.append(tuple(rotary.turns(offsets, device) for rotary in cache_spec.rotaries))
         active.state.row_positions += active.positions
     states, compose = tuple(a.state for a in batch), tuple(a.compose for a in batch)
     assembly = TorchAssembly(plan, positions, states, compose, tuple(rope_offsets))
@@ -101,6 +101,6 @@ def _pass(model: Any, layout: Layout, batch: Sequence[Scheduled], keep: Sequence
         [start + row for (start, _), rows in zip(plan.spans, keep, strict=True) for row in rows],
         device=device,
     )
-    with layout.current.during(assembly):
+    with cache_spec.current.during(assembly):
         logits = model(input_ids=ids, position_ids=positions[None], use_cache=False, logits_to_keep=kept).logits[0]
     return list(logits.split([len(rows) for rows in keep]))

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.layers import AttentionLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.passes.base import AttentionParams, CurrentPass
 from hypic_rag.engine.rotary import Rotary
 
@@ -26,13 +26,13 @@ class AttentionHandle:
     current: CurrentPass
 
     @classmethod
-    def take(cls, layer: AttentionLayer, layout: Layout) -> "AttentionHandle":
+    def take(cls, layer: AttentionLayer, cache_spec: CacheSpec) -> "AttentionHandle":
         """The next slot, for a module that calls ``attend`` itself."""
-        return cls(layout.take(layer), layer, layout.current)
+        return cls(cache_spec.take(layer), layer, cache_spec.current)
 
     @classmethod
     def give(
-        cls, module: Any, config: Any, layout: Layout, rotary: Rotary | None = None, window: int | None = None
+        cls, module: Any, config: Any, cache_spec: CacheSpec, rotary: Rotary | None = None, window: int | None = None
     ) -> None:
         """The next slot, for a module of Hugging Face's, whose attention function finds it as ``module.hypic``.
 
@@ -40,7 +40,7 @@ class AttentionHandle:
         """
         dim = module.head_dim
         layer = AttentionLayer(config.num_key_value_heads, dim, dim, rotary, window or None)
-        module.hypic = cls.take(layer, layout)
+        module.hypic = cls.take(layer, cache_spec)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, params: AttentionParams) -> Tensor:
         """q: (Hq, N, D); k: (H, N, D); v: (H, N, Dv), rows of the pass. Return (Hq, N, Dv)."""

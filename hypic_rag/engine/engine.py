@@ -16,17 +16,17 @@ from hypic_rag.cache import SegmentCache, SegmentKey, codec_named
 from hypic_rag.engine import assemble, load, models
 from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.engine.backends.choice import backend_for
-from hypic_rag.engine.calibration.in_force import policy_in_force
-from hypic_rag.engine.conversations import Conversations
+from hypic_rag.engine.calibration.active_policy import policy_in_force
 from hypic_rag.engine.detokenizer import Detokenizer
-from hypic_rag.engine.limits import Limits
+from hypic_rag.engine.limits import PromptLimits
+from hypic_rag.engine.outputs import Generation, PrefillReport, Score, StepOutput, StreamEvent
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.prefill import MAX_ROWS
-from hypic_rag.engine.report import Generation, PrefillReport, Score, StepOutput, StreamEvent
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.rotary import context_length
 from hypic_rag.engine.scheduler import Scheduler
-from hypic_rag.engine.segments import Segments
+from hypic_rag.engine.segment_manager import SegmentManager
+from hypic_rag.engine.session_cache import SessionCache
 from hypic_rag.errors import BadInput, RequestTooLarge
 from hypic_rag.locks import FairLock
 from hypic_rag.prompt import Ids, Kind, Part, Prompt, PromptFormat
@@ -75,7 +75,7 @@ class SegmentEngine:
         Raises BadInput for an unknown codec.
         """
         self.codec = codec_named(codec)
-        self.layout = models.prepare(model)
+        self.cache_spec = models.prepare(model)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.model_name = name
@@ -86,7 +86,7 @@ class SegmentEngine:
         self.context_length = context_length(model.config.get_text_config())
         self.device = model.device
         vocabulary = int(model.get_input_embeddings().num_embeddings)
-        self._limits = Limits(name, self.layout, self.context_length, vocabulary)
+        self._limits = PromptLimits(name, self.cache_spec, self.context_length, vocabulary)
         self._ends = load.end_tokens(model, tokenizer, self.format)
         dtype = str(model.dtype).removeprefix("torch.")
         template = SegmentKey(
@@ -96,21 +96,21 @@ class SegmentEngine:
             kind="document",
             seam_tokens=0,
             compute_dtype=dtype,
-            rope=self.layout.rope_settings,
+            rope=self.cache_spec.rope_settings,
             isolation_prefix=(),
             codec=codec,
         )
         self.namespace = namespace
-        self.conversations: Conversations[Any] = Conversations(conversation_budget)
-        self.backend = backend_for(self.model, self.layout, self.conversations, device_memory, graphs)
+        self.conversations: SessionCache[Any] = SessionCache(conversation_budget)
+        self.backend = backend_for(self.model, self.cache_spec, self.conversations, device_memory, graphs)
         self._lock = FairLock(f"this SegmentEngine of {name}")
-        self._scheduler = Scheduler(self._lock, self.layout, self.backend, self.conversations)
+        self._scheduler = Scheduler(self._lock, self.cache_spec, self.backend, self.conversations)
         if self.pool is not None:
             self.cache.attach(self.pool, self._lock)
             if self.device.type == "cuda":
                 self.cache.page_lock()
         passes = self.backend.prefill_passes
-        whole = Segments(self.model, self.layout, self.cache, template, deterministic, passes)
+        whole = SegmentManager(self.model, self.cache_spec, self.cache, template, deterministic, passes)
         self._segments_of = lru_cache(maxsize=128)(whole.within)
         self._ids = count()
 
@@ -154,7 +154,7 @@ class SegmentEngine:
             "there with SegmentEngine.from_pretrained"
         )
 
-    def with_segments(self, segments: Segments) -> "SegmentEngine":
+    def with_segments(self, segments: SegmentManager) -> "SegmentEngine":
         """The same engine with these entries in place of its own: of another codec, say."""
         view = object.__new__(type(self))
         view.__dict__ = self.__dict__ | {"_segments_of": lru_cache(maxsize=128)(segments.within)}
@@ -166,14 +166,14 @@ class SegmentEngine:
         return getattr(self.backend, "pool", None)
 
     @property
-    def segments(self) -> Segments:
+    def segments(self) -> SegmentManager:
         """Of this namespace."""
         return self._segments_of(self.namespace)
 
     @property
     def families(self) -> dict[str, int]:
         """How many layers of each family the model has."""
-        names = [layer.name for layer in self.layout.layers]
+        names = [layer.name for layer in self.cache_spec.layers]
         return {name: names.count(name) for name in sorted(set(names))}
 
     @property
@@ -195,7 +195,7 @@ class SegmentEngine:
         With a codec that drops dead heads, the most that it can be.
         """
         interior = n_tokens - self.policy.seam_tokens
-        return self.layout.entry_bytes(interior, self.model.dtype.itemsize, self.codec) if interior > 0 else 0
+        return self.cache_spec.entry_bytes(interior, self.model.dtype.itemsize, self.codec) if interior > 0 else 0
 
     def prefill(
         self,

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
 
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.policy import Policy
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Ids, Prompt
 
 
 @dataclass(frozen=True)
-class Limits:
+class PromptLimits:
     """context_length, vocabulary: in tokens. model: its name, for messages."""
 
     model: str
-    layout: Layout
+    cache_spec: CacheSpec
     context_length: int
     vocabulary: int
 
@@ -49,17 +49,18 @@ class Limits:
 
     def check_rotation(self, n_tokens: int, policy: Policy, what: str) -> None:
         """Raises ContextTooLong where reuse would need keys of two rotations."""
-        if policy.mode == "hypic" and self.layout.switches(n_tokens):
+        if policy.mode == "hypic" and self.cache_spec.switches(n_tokens):
             raise ContextTooLong(
-                f"{what} takes {n_tokens} tokens; beyond {self.layout.switch_at} this model rotates all keys by other "
-                "frequencies, so cached segments do not hold. Ask with --mode full, or with fewer or shorter documents"
+                f"{what} takes {n_tokens} tokens; beyond {self.cache_spec.switch_at} this model rotates all keys by "
+                "other frequencies, so cached segments do not hold. Ask with --mode full, or with fewer or shorter "
+                "documents"
             )
 
     def answer_tokens(self, n_prompt: int, policy: Policy, max_new_tokens: int) -> int:
         """Return how many tokens may be drawn after a prompt of so many."""
         limit = min(max_new_tokens, self.context_length - n_prompt)
-        if policy.mode == "hypic" and self.layout.switch_at is not None:
-            limit = min(limit, self.layout.switch_at - n_prompt + 1)  # the last drawn token is never run
+        if policy.mode == "hypic" and self.cache_spec.switch_at is not None:
+            limit = min(limit, self.cache_spec.switch_at - n_prompt + 1)  # the last drawn token is never run
         return limit
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache import Entry, LayerEntry
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.passes.base import Pass
 from hypic_rag.engine.passes.torch_isolation import Kept, TorchIsolation
 from hypic_rag.prompt import Ids
@@ -61,7 +61,7 @@ def packs(sizes: Sequence[tuple[int, int]], max_rows: int, max_bytes: int | None
 @torch.inference_mode()
 def prefill(
     model: Any,
-    layout: Layout,
+    cache_spec: CacheSpec,
     segments: Sequence[Ids],
     seams: Sequence[int],
     prefixes: Sequence[Ids],
@@ -76,10 +76,10 @@ def prefill(
     isolated = passes.isolate(positions, [(before + seam, before + n) for before, seam, n in sizes])
     rows = [token for prefix, ids in zip(prefixes, segments, strict=True) for token in (*prefix, *ids)]
     ids = torch.tensor([rows], device=model.device)
-    with passes.around(), layout.current.during(isolated):
+    with passes.around(), cache_spec.current.during(isolated):
         model.base_model(input_ids=ids, position_ids=positions[None], use_cache=False)
     entries = []
     for s, (segment, seam) in enumerate(zip(segments, seams, strict=True)):
-        layers = tuple(LayerEntry(layer.name, isolated.kept[i][s]) for i, layer in enumerate(layout.layers))
+        layers = tuple(LayerEntry(layer.name, isolated.kept[i][s]) for i, layer in enumerate(cache_spec.layers))
         entries.append(Entry(len(segment), seam, layers))
     return entries

@@ -8,9 +8,9 @@ from threading import Event
 import torch
 
 from hypic_rag.engine.detokenizer import Detokenizer
+from hypic_rag.engine.outputs import Generation, Report, StepOutput
 from hypic_rag.engine.policy import Policy, Sampling
-from hypic_rag.engine.report import Generation, Report, StepOutput
-from hypic_rag.engine.segments import Segments
+from hypic_rag.engine.segment_manager import SegmentManager
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.prompt import Part, Prompt
 
@@ -27,7 +27,7 @@ class Request:
     limit: int
     stream: Detokenizer
     ends: frozenset[int]
-    segments: Segments
+    segments: SegmentManager
     stop: Event = field(default_factory=Event)
     is_read: bool = True
     began: float = field(default_factory=time.perf_counter)

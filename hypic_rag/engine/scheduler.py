@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from hypic_rag.engine.assemble import ScheduledSequence
 from hypic_rag.engine.backends.base import Backend, SequenceRequest
-from hypic_rag.engine.conversations import Conversations, merge_live
-from hypic_rag.engine.layout import Layout
-from hypic_rag.engine.report import StepOutput
+from hypic_rag.engine.cache_spec import CacheSpec
+from hypic_rag.engine.outputs import StepOutput
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.sampler import draw_each
+from hypic_rag.engine.session_cache import SessionCache, merge_live
 from hypic_rag.errors import PassInterrupted, RequestTooLarge
 from hypic_rag.locks import FairLock
 
@@ -31,8 +31,8 @@ class Scheduler:
     that ran.
     """
 
-    def __init__(self, lock: FairLock, layout: Layout, backend: Backend[Any], conversations: Conversations[Any]):
-        self.lock, self.layout, self.backend, self.conversations = lock, layout, backend, conversations
+    def __init__(self, lock: FairLock, cache_spec: CacheSpec, backend: Backend[Any], conversations: SessionCache[Any]):
+        self.lock, self.cache_spec, self.backend, self.conversations = lock, cache_spec, backend, conversations
         self._requests: dict[int, Request] = {}
         self._unfinished: list[Sequence[Request]] = []
 
@@ -162,7 +162,7 @@ class Scheduler:
         """The rows of a request under way: its last token, or all where that makes its keys' rotation another."""
         assert request.state is not None
         before, ids = request.state.position, tuple(request.tokens[-1:])
-        if self.layout.switches(before + 1) and not self.layout.switches(before):  # in full mode only
+        if self.cache_spec.switches(before + 1) and not self.cache_spec.switches(before):  # in full mode only
             request.state, ids = request.state.restarted(), (*request.prompt.token_ids, *request.tokens)
         scheduled = ScheduledSequence(request.state, request.policy.compose)
         scheduled.rows(ids)
@@ -173,7 +173,7 @@ class Scheduler:
         self._requests.pop(request.id, None)
         if request.state is None:
             return
-        if request.error is None and not self.layout.switches(request.state.position):
+        if request.error is None and not self.cache_spec.switches(request.state.position):
             request.state.parts = merge_live(request.parts_run, request.policy.mode)
             self.conversations.hold(request.segments.namespace, request.policy, request.state)
         else:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache import Entry
-from hypic_rag.cache.tiers.device import Resident
+from hypic_rag.cache.tiers.device import DeviceEntry
 from hypic_rag.engine.sequence_slots import SequenceSlots
 from hypic_rag.prompt import Part
 
@@ -184,7 +184,7 @@ class DeviceSequence(SequenceState):
     def nbytes(self) -> int:
         return self.slots.nbytes
 
-    def place(self, entry: Resident, first_row: int) -> None:
+    def place(self, entry: DeviceEntry, first_row: int) -> None:
         interior = entry.n_tokens - entry.seam_tokens
         offset = self.position - entry.seam_tokens
         self.segments.append(

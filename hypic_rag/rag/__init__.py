@@ -6,10 +6,10 @@ from hypic_rag.lazy_import import lazy_exports
 
 if TYPE_CHECKING:
     from hypic_rag.rag.passage import Passage as Passage
-    from hypic_rag.rag.pipeline import Asked as Asked
     from hypic_rag.rag.pipeline import NothingFound as NothingFound
+    from hypic_rag.rag.pipeline import PreparedRequest as PreparedRequest
     from hypic_rag.rag.pipeline import RagPipeline as RagPipeline
-    from hypic_rag.rag.pipeline import Ready as Ready
+    from hypic_rag.rag.pipeline import RagRequest as RagRequest
     from hypic_rag.rag.prompting import prompt_over as prompt_over
     from hypic_rag.rag.search import Retriever as Retriever
     from hypic_rag.rag.search import StoreSearch as StoreSearch
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from hypic_rag.rag.turns import Message as Message
 
 _MODULES = {
-    "Asked": "pipeline",
+    "RagRequest": "pipeline",
     "Message": "turns",
     "NothingFound": "pipeline",
     "OutOfContext": "session",
     "Passage": "passage",
     "RagPipeline": "pipeline",
-    "Ready": "pipeline",
+    "PreparedRequest": "pipeline",
     "Retriever": "search",
     "Session": "session",
     "StoreSearch": "search",

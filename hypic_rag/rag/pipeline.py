@@ -21,7 +21,7 @@ class NothingFound(BadInput):
 
 
 @dataclass(frozen=True)
-class Asked:
+class RagRequest:
     """What is wanted. max_tokens: of the answer; None for ``sampling``'s, lowered to the room there is.
 
     passages: that came with the question; none, and no retriever either make it a plain conversation.
@@ -40,7 +40,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedRequest:
     """A prompt that fits. sources: of its documents. setting, messages: to be remembered by; None: not at all."""
 
     prompt: Prompt
@@ -77,7 +77,7 @@ class RagPipeline:
         self.turns.forget(namespace)
         self._ids_of.cache_clear()
 
-    def prepare(self, asked: Asked, namespace: str = "", retriever: Retriever | None = None) -> Ready:
+    def prepare(self, asked: RagRequest, namespace: str = "", retriever: Retriever | None = None) -> PreparedRequest:
         """Find passages, build the prompt and see that it fits.
 
         namespace: under which the asker's own passages are cached; a retriever has its own.
@@ -92,7 +92,7 @@ class RagPipeline:
             turn, n_dropped, before = self._over_passages(setting, asked, retriever)
         sampling = self.fit(turn.prompt, asked.policy, asked.sampling, asked.max_tokens)
         n_new = len(turn.sources) - (len(before.sources) if before is not None else 0)
-        return Ready(
+        return PreparedRequest(
             turn.prompt, sampling, asked.policy, setting.namespace, turn.sources, n_dropped, n_new, setting,
             asked.messages,
         )  # fmt: skip
@@ -110,7 +110,7 @@ class RagPipeline:
             )
         return replace(sampling, max_new_tokens=max_tokens or min(sampling.max_new_tokens, room))
 
-    def remember(self, ready: Ready, generation: Generation) -> None:
+    def remember(self, ready: PreparedRequest, generation: Generation) -> None:
         """Keep a finished answer, to go on from."""
         if ready.setting is None or generation.finish_reason == "cancelled":
             return
@@ -120,7 +120,7 @@ class RagPipeline:
         messages = [*ready.messages, Message("assistant", generation.text)]
         self.turns.remember(ready.setting, messages, Turn(ready.prompt, ids, ready.sources))
 
-    def _check_lengths(self, asked: Asked) -> None:
+    def _check_lengths(self, asked: RagRequest) -> None:
         """Before anything is tokenized: of very long texts that takes seconds."""
         context = self.engine.context_length
         if len(asked.messages) > context:
@@ -133,7 +133,7 @@ class RagPipeline:
                 f"{self.token_characters} characters each. Ask with fewer or shorter texts"
             )
 
-    def _chat(self, setting: Setting, asked: Asked) -> Turn:
+    def _chat(self, setting: Setting, asked: RagRequest) -> Turn:
         """A plain conversation; it goes on from the former turn where the last message alone is new."""
         form, messages = self.engine.format, asked.messages
         before = self.turns.find(setting, messages[:-1]) if messages[-1].role == "user" else None
@@ -142,7 +142,7 @@ class RagPipeline:
         return Turn(form.chat([(message.role, message.text) for message in messages]), (), ())
 
     def _over_passages(
-        self, setting: Setting, asked: Asked, retriever: Retriever | None
+        self, setting: Setting, asked: RagRequest, retriever: Retriever | None
     ) -> tuple[Turn, int, Turn | None]:
         """The new question with passages of its own, how many of those had no room, and the turn before it, remembered
         or built again from its texts."""
@@ -159,7 +159,7 @@ class RagPipeline:
     def _following(
         self,
         setting: Setting,
-        asked: Asked,
+        asked: RagRequest,
         retriever: Retriever | None,
         system: str | None,
         before: Turn | None,
@@ -198,7 +198,7 @@ class RagPipeline:
         return self._ids_of(namespace, passage.text, title)
 
 
-def _found(asked: Asked, retriever: Retriever | None, question: str, before: Turn | None) -> Sequence[Passage]:
+def _found(asked: RagRequest, retriever: Retriever | None, question: str, before: Turn | None) -> Sequence[Passage]:
     if retriever is None:
         return (asked.passages or ()) if before is None else ()
     found = retriever.retrieve(question, asked.top_k)

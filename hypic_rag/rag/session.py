@@ -8,7 +8,7 @@ from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
 from hypic_rag.errors import ContextTooLong
 from hypic_rag.prompt import Prompt
 from hypic_rag.rag.passage import Passage
-from hypic_rag.rag.pipeline import Asked, NothingFound, RagPipeline
+from hypic_rag.rag.pipeline import NothingFound, RagPipeline, RagRequest
 from hypic_rag.rag.question_log import log_question
 from hypic_rag.rag.search import Retriever
 from hypic_rag.rag.turns import Message
@@ -70,7 +70,7 @@ class Session:
         if self._log_to is not None and self.is_new and question.strip():
             log_question(self._log_to, question)
         try:
-            asked = Asked(messages, self.policy, self.sampling, n_answer, top_k=self.top_k)
+            asked = RagRequest(messages, self.policy, self.sampling, n_answer, top_k=self.top_k)
             ready = self._pipeline.prepare(asked, retriever=self._retriever)
         except NothingFound as nothing:
             self.last = Answer(question, str(nothing))

@@ -14,7 +14,7 @@ from hypic_rag.sqlite_file import SqliteFile, is_damage, what_to_do
 FILE = "store.sqlite"
 
 
-class Database(SqliteFile):
+class StoreDatabase(SqliteFile):
     """What SQLite says of a file that it cannot read comes out as StoreDamaged, of a place as BadInput."""
 
     def __init__(self, folder: Path, store_id: str):

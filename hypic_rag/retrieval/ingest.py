@@ -12,11 +12,11 @@ from typing import Literal
 
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.missing import is_absent
-from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_documents, plan_ingest
 from hypic_rag.retrieval.readers import ReadFailure
 from hypic_rag.retrieval.segments import PASSES, PackedPrefill, stored_segment
 from hypic_rag.retrieval.store import NeedsVectors, Store, Swap
+from hypic_rag.retrieval.throttle import Throttle
 from hypic_rag.retrieval.vectors import Vectors
 
 __all__ = ["IngestPlan", "IngestProgress", "IngestReport", "plan_documents", "plan_ingest", "run_ingest"]
@@ -68,7 +68,7 @@ def run_ingest(
     plan: IngestPlan,
     prefill: Literal["all", "none"] = "all",
     on_progress: Callable[[IngestProgress], None] | None = None,
-    pace: Pace | None = None,
+    pace: Throttle | None = None,
 ) -> IngestReport:
     """Carries out a plan, document by document, and returns what was done.
 
@@ -79,7 +79,7 @@ def run_ingest(
     if prefill not in ("all", "none"):
         raise BadInput(f"prefill is 'all' or 'none', not {prefill!r}")
     start = time.perf_counter()
-    run = _Run(plan, on_progress, pace or Pace())
+    run = _Run(plan, on_progress, pace or Throttle())
     run.remove()
     # Makes room first; but what a document of this run has again (a renamed file) stays.
     run.discard_gone(except_for={pair for planned in plan.documents for pair in planned.chunks})
@@ -126,7 +126,7 @@ def _batches(documents: Sequence[PlannedDocument], max_tokens: int) -> Iterator[
 
 
 class _Run:
-    def __init__(self, plan: IngestPlan, on_progress: Callable[[IngestProgress], None] | None, pace: Pace):
+    def __init__(self, plan: IngestPlan, on_progress: Callable[[IngestProgress], None] | None, pace: Throttle):
         self.plan = plan
         self.store: Store = plan.store
         self.on_progress = on_progress

@@ -9,10 +9,10 @@ from hypic_rag.errors import BadInput
 from hypic_rag.paths import absolute, path_text
 from hypic_rag.retrieval.chunking import split_document
 from hypic_rag.retrieval.missing import held_back, is_absent, missing_documents, places, unknown_paths
-from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path
 from hypic_rag.retrieval.segments import ColdSegment, cold_segments, room_bytes
 from hypic_rag.retrieval.store import Store, StoredDocument
+from hypic_rag.retrieval.throttle import Throttle
 
 if TYPE_CHECKING:
     from hypic_rag.engine.engine import SegmentEngine
@@ -139,7 +139,7 @@ def plan_documents(
     engine: "SegmentEngine",
     documents: Iterable[SourceDocument],
     source: str,
-    pace: Pace | None = None,
+    pace: Throttle | None = None,
 ) -> IngestPlan:
     """As ``plan_ingest``, of documents that were read already: all that ``source`` (their metadata's path) has now.
 
@@ -149,7 +149,7 @@ def plan_documents(
     store.check_engine(engine)
     seen: set[str] = set()
     planned: dict[str, PlannedDocument] = {}
-    turn = Pace().turn if pace is None else pace.turn
+    turn = Throttle().turn if pace is None else pace.turn
     for document in documents:
         with turn():
             planned[document.doc_id] = _planned(store, engine, document, seen)

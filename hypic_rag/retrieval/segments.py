@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypic_rag.cache.report import Hit
-from hypic_rag.retrieval.pace import Pace
+from hypic_rag.retrieval.throttle import Throttle
 
 if TYPE_CHECKING:
     from hypic_rag.cache import SegmentCache, SegmentKey
@@ -81,7 +81,7 @@ class PackedPrefill:
     n_prefilled, n_hits (were there when their turn came), n_tokens (computed), n_cold (left), is_full.
     """
 
-    def __init__(self, engine: "SegmentEngine", folder: Path, on_tokens: Callable[[int], None], pace: Pace):
+    def __init__(self, engine: "SegmentEngine", folder: Path, on_tokens: Callable[[int], None], pace: Throttle):
         self.engine = engine
         self.pace = pace
         self.folder = folder
@@ -136,7 +136,7 @@ class PackedPrefill:
 def run_packed(
     segments: Sequence[ColdSegment],
     engine: "SegmentEngine",
-    pace: Pace,
+    pace: Throttle,
     prefill: Callable[[Sequence[ColdSegment]], None],
 ) -> None:
     """``prefill`` all in their order, together up to PASSES passes; a longer segment goes alone."""

@@ -22,7 +22,7 @@ from hypic_rag.paths import exists
 from hypic_rag.retrieval import schema
 from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
 from hypic_rag.retrieval.database import FILE as SQLITE
-from hypic_rag.retrieval.database import Database
+from hypic_rag.retrieval.database import StoreDatabase
 from hypic_rag.retrieval.embedder import Embedder
 from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild
 from hypic_rag.retrieval.rows import (
@@ -80,7 +80,7 @@ class Store:
         self.folder = folder
         self.manifest = manifest
         self.embedder = embedder
-        self._database = Database(folder, manifest.store_id)
+        self._database = StoreDatabase(folder, manifest.store_id)
         self._index = VectorIndex(manifest.dimension)
         self._indexed = -1  # the generation that the index shows
         self._prompt_format = manifest.prompt_format  # of the engine that it is used with

@@ -71,7 +71,7 @@ def spliced_attention(
     """
     N, Hq, D = q.shape
     H, Dv = V.shape[1:]
-    P = plan.row0.shape[0]
+    P = plan.q_start.shape[0]
     assert Hq % H == 0 and K.shape[1:] == (H, D) and K.dtype == V.dtype == q.dtype
     assert q.stride(2) == K.stride(2) == V.stride(2) == 1 and scale > 0
     assert cos.shape == sin.shape and cos.shape[1:] == partner.shape == (D,)
@@ -88,7 +88,7 @@ def spliced_attention(
 
     _piece_kernel[(triton.cdiv(max_rows * G, block_m), H, P)](
         *(q, K, V, cos, sin, partner),
-        *(plan.row0, plan.row1, plan.kv, plan.n, plan.turn, plan.own, plan.out, plan.row_own),
+        *(plan.q_start, plan.q_end, plan.kv, plan.n, plan.turn, plan.own, plan.out, plan.row_own),
         *(partial, log_sum, float(scale), float(softcap or 0.0)),
         *(*q.stride()[:2], *K.stride()[:2], *V.stride()[:2]),
         *(G, Hq, D, Dv, block_m, block_n, block_d, block_dv),
@@ -100,7 +100,7 @@ def spliced_attention(
     width, n_pieces = (block_dv, 32) if N >= 64 else (min(block_dv, 64), 64)
     _combine_kernel[(N, Hq, triton.cdiv(Dv, width))](
         *(partial, log_sum, sinks if sinks is not None else log_sum, result),
-        *(plan.row0, plan.row1, plan.out, plan.row_first, plan.row_last),
+        *(plan.q_start, plan.q_end, plan.out, plan.row_first, plan.row_last),
         *(Hq, Dv, n_pieces, width),
         SINKS=sinks is not None,
         num_warps=4,
@@ -146,7 +146,7 @@ def _store_kernel(
 @triton.jit
 def _piece_kernel(
     q, K, V, cos, sin, partner,
-    row0, row1, kv, n, turn, own, out, row_own,
+    q_start, q_end, kv, n, turn, own, out, row_own,
     partial, log_sum, scale, softcap,
     q_row, q_head, K_row, K_head, V_row, V_head,
     G: tl.constexpr, Hq: tl.constexpr, D: tl.constexpr, Dv: tl.constexpr,
@@ -154,8 +154,8 @@ def _piece_kernel(
     SOFTCAP: tl.constexpr,
 ):  # fmt: skip
     h, p = tl.program_id(1), tl.program_id(2)
-    first = tl.load(row0 + p)
-    places = (tl.load(row1 + p) - first) * G
+    first = tl.load(q_start + p)
+    places = (tl.load(q_end + p) - first) * G
     begin = tl.program_id(0) * BLOCK_M
     if begin >= places:
         return
@@ -226,7 +226,7 @@ def _piece_kernel(
 @triton.jit
 def _combine_kernel(
     partial, log_sum, sinks, result,
-    row0, row1, out, row_first, row_last,
+    q_start, q_end, out, row_first, row_last,
     Hq: tl.constexpr, Dv: tl.constexpr, N_PIECES: tl.constexpr, WIDTH: tl.constexpr,
     SINKS: tl.constexpr,
 ):  # fmt: skip
@@ -242,8 +242,8 @@ def _combine_kernel(
     acc = tl.zeros([WIDTH], tl.float32)
     for start in range(tl.load(row_first + i), last + 1, N_PIECES):
         p = start + tl.arange(0, N_PIECES)
-        begin = tl.load(row0 + p, mask=p <= last, other=0)
-        end = tl.load(row1 + p, mask=p <= last, other=0)
+        begin = tl.load(q_start + p, mask=p <= last, other=0)
+        end = tl.load(q_end + p, mask=p <= last, other=0)
         at = tl.load(out + p, mask=p <= last, other=0)
         inside = (begin <= i) & (i < end)
         at = (at + i - begin).to(tl.int64) * Hq + head

@@ -34,17 +34,17 @@ def spliced_attention(
     row_own = plan.row_own.tolist()
     pieces = list(
         zip(
-            *(t.tolist() for t in (plan.row0, plan.row1, plan.kv, plan.n, plan.turn, plan.own)),
+            *(t.tolist() for t in (plan.q_start, plan.q_end, plan.kv, plan.n, plan.turn, plan.own)),
             strict=True,
         )
     )
     scores, values = [torch.full((N, Hq, 1), float("-inf"), dtype=q.dtype, device=q.device)], []
     if sinks is not None:
         scores[0] = sinks.to(q.dtype).expand(N, Hq)[..., None]
-    for row0, row1, kv, n, turn, own in pieces:
-        if row0 == row1:
+    for q_start, q_end, kv, n, turn, own in pieces:
+        if q_start == q_end:
             continue
-        rows = q[row0:row1]
+        rows = q[q_start:q_end]
         if turn >= 0:
             rows = rows * cos[turn].to(q.dtype) + rows[..., partner.long()] * sin[turn].to(q.dtype)
         keys = K[kv : kv + n].to(q.dtype).repeat_interleave(Hq // H, 1)  # (n, Hq, D)
@@ -52,11 +52,11 @@ def spliced_attention(
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         if own >= 0:
-            last = torch.tensor(row_own[row0:row1], device=q.device)[:, None]
+            last = torch.tensor(row_own[q_start:q_end], device=q.device)[:, None]
             hidden = own + torch.arange(n, device=q.device) > last  # (rows, n)
             score = score.masked_fill(hidden[:, None], float("-inf"))
         everywhere = torch.full((N, Hq, n), float("-inf"), dtype=q.dtype, device=q.device)
-        everywhere[row0:row1] = score
+        everywhere[q_start:q_end] = score
         scores.append(everywhere)
         values.append(V[kv : kv + n].to(q.dtype).repeat_interleave(Hq // H, 1))
     weights = torch.softmax(torch.cat(scores, -1), -1).nan_to_num(0.0)  # a row of no piece: softmax of -inf alone

@@ -26,7 +26,7 @@ def prepare(
     n_v_heads: int,
     k_dim: int,
     v_dim: int,
-    strength: float,
+    beta_scale: float,
     qk_dtype: torch.dtype = torch.float32,
     rows: int | None = None,
     heads: int = 4,
@@ -36,7 +36,7 @@ def prepare(
 
     qkv: (N, C), its channels q, k, v, head by head; a, b: (N, Hv); rows of any stride. weight: (C, k), see
     convolution.convolve; bias: (C,). A_log, dt_bias: (Hv,). tails: (n_slots, k - 1, C), read and written as there.
-    strength: of the strongest write, 1 or 2. rows, heads: that a program takes; None: one row where there are few, so
+    beta_scale: of the strongest write, 1 or 2. rows, heads: that a program takes; None: one row where there are few, so
     that every multiprocessor has some, and several where there are many, which share the loads of the weight.
 
     Returns q, k (N, Hk, K) in qk_dtype, v (N, Hv, V) in qkv's dtype, log_decay and beta (N, Hv) float32. Rounding is
@@ -80,7 +80,7 @@ def prepare(
         n_k_heads,
         n_v_heads,
         k_dim**-0.5,
-        float(strength),
+        float(beta_scale),
         K=k_dim,
         V=v_dim,
         BK=triton.next_power_of_2(k_dim),
@@ -122,7 +122,7 @@ def _prepare(
     n_k_heads,
     n_v_heads,
     scale,
-    strength,
+    beta_scale,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -178,7 +178,7 @@ def _prepare(
             tl.store(log_decay + gates, -tl.exp(rate) * _softplus(time), mask=both)
             gate = tl.load(b + at[:, None] * b_row + v_heads[None, :], mask=both, other=0.0).to(tl.float32)
             gate = tl.sigmoid(gate).to(b.dtype.element_ty).to(tl.float32)
-            tl.store(beta + gates, strength * gate, mask=both)
+            tl.store(beta + gates, beta_scale * gate, mask=both)
             here = v_mask & (i < n)
             y = convolved(
                 x, weight, bias, tails, tl.minimum(i, n - 1), reach, back, v_channels, here, x_row, n_channels,

@@ -22,7 +22,7 @@ def prepare(
     n_v_heads: int,
     k_dim: int,
     v_dim: int,
-    strength: float,
+    beta_scale: float,
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
     """The arguments of gdn.prepare. Returns its q, k, v, log_decay, beta, and the slab with the new tails in it."""
     y, after = convolution_reference.convolve(qkv, weight, bias, True, plan, tails)
@@ -30,7 +30,7 @@ def prepare(
     q, k, v = y.to(qkv.dtype).split((key_dim, key_dim, n_v_heads * v_dim), dim=-1)
     q, k = (_unit_length(t.reshape(-1, n_k_heads, k_dim).float()) for t in (q, k))
     log_decay = -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
-    beta = strength * b.sigmoid().float()
+    beta = beta_scale * b.sigmoid().float()
     return (q * k_dim**-0.5, k, v.reshape(-1, n_v_heads, v_dim), log_decay, beta), after
 
 

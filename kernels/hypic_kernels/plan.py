@@ -42,7 +42,7 @@ class LinearPlan:
 class AttentionPlan:
     """What the full-attention layers read: pieces of work, each some rows and a stretch of keys.
 
-    row0, row1: (P,) the rows that see the keys; equal where the piece is not used. kv, n: (P,) first token slot of
+    row0, q_end: (P,) the rows that see the keys; equal where the piece is not used. kv, n: (P,) first token slot of
     the pools and number of keys. turn: (P,) row of the turn tables, -1 where queries stay. own: (P,) -1 where every
     row sees every key, else the first key's number among the sequence's own rows: a row sees those up to its own
     number. out: (P,) where the piece's rows begin in the partial outputs.
@@ -51,8 +51,8 @@ class AttentionPlan:
     kv_at: (N,) token slot of the row's own key and value, -1 for padding.
     """
 
-    row0: Tensor
-    row1: Tensor
+    q_start: Tensor
+    q_end: Tensor
     kv: Tensor
     n: Tensor
     turn: Tensor

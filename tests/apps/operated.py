@@ -18,7 +18,7 @@ from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_rag.cache import SegmentCache, codec_named
 from hypic_rag.config import Settings
 from hypic_rag.engine import Policy
-from hypic_rag.engine.conversations import Conversations
+from hypic_rag.engine.session_cache import SessionCache
 
 DOCUMENT = "The lighthouse keeper's secret is 4711."
 
@@ -28,7 +28,7 @@ def make_service(folder: Path, **settings: Any) -> Service:
         model_name="tiny",
         policy=Policy(),
         codec=codec_named("none"),
-        conversations=Conversations(1000),
+        conversations=SessionCache(1000),
         cache=SegmentCache.open(None),
         format=SimpleNamespace(document=None, leading=None),
     )

@@ -6,7 +6,7 @@ import torch
 
 from hypic_rag.cache import Entry, LayerEntry
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.cache.tiers.slabs import LayerShapes
+from hypic_rag.cache.tiers.device_tensors import LayerShapes
 
 DEVICE = os.environ.get("HYPIC_TEST_DEVICE", "cpu")
 SEAM = 3

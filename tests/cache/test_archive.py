@@ -13,7 +13,7 @@ from hypic_rag.cache import Hit, Miss, SegmentCache
 from hypic_rag.cache.archive import export, import_
 from hypic_rag.cache.record import Record
 from hypic_rag.cache.tiers.folder import EntryFolder
-from hypic_rag.cache.tiers.inventory import Wanted
+from hypic_rag.cache.tiers.index_queries import EntryFilter
 from hypic_rag.errors import BadInput
 
 KEYS = [sample_key(n, namespace="ab"[n % 2]) for n in range(4)]
@@ -58,7 +58,7 @@ def test_another_folder_serves_them(archive, tmp_path):
         for n, key in enumerate(KEYS):
             assert same_bits(cache.lookup(key).entry, sample_entry(n))
         assert {entry.record.tokens for entry in cache.disk.listed()} == {key.tokens_digest for key in KEYS}
-        assert [dict(entry.record.key) for entry in cache.disk.listed(Wanted(digest=KEYS[0].digest))] == [
+        assert [dict(entry.record.key) for entry in cache.disk.listed(EntryFilter(digest=KEYS[0].digest))] == [
             KEYS[0].fields()
         ]
         assert import_(cache.disk, archive).outcomes == {"exists": 4}

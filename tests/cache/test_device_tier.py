@@ -12,7 +12,7 @@ from device_samples import DEVICE, GDN, HYBRID, MODELS, N_HEADS, SEAM, assert_sa
 
 from hypic_rag.cache import Entry
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.cache.tiers.slabs import LayerShapes, runs
+from hypic_rag.cache.tiers.device_tensors import LayerShapes, runs
 from hypic_rag.errors import BadInput
 
 

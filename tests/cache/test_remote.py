@@ -12,7 +12,7 @@ from cache_samples import file_bytes, file_of, same_bits, sample_entry, sample_k
 
 from hypic_rag.cache import Hit, HostTier, Miss, SegmentCache
 from hypic_rag.cache.archive import export, file_name, record_name
-from hypic_rag.cache.tiers import health
+from hypic_rag.cache.tiers import circuit_breaker
 from hypic_rag.cache.tiers.disk import DiskTier
 from hypic_rag.cache.tiers.remote import RemoteTier
 from hypic_rag.errors import BadInput
@@ -195,8 +195,8 @@ def test_a_hanging_remote_costs_one_timeout_and_is_left_alone(filled, tmp_path, 
         assert stats.state == "degraded" and "no answer in 0.2 s" in stats.trouble
         assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
         gate.set()
-        later = time.monotonic() + health.REST_SECONDS
-        monkeypatch.setattr("hypic_rag.cache.tiers.health.time.monotonic", lambda: later)
+        later = time.monotonic() + circuit_breaker.REST_SECONDS
+        monkeypatch.setattr("hypic_rag.cache.tiers.circuit_breaker.time.monotonic", lambda: later)
         assert cache.lookup(KEY).tier == "remote"
         assert cache.stats().tiers["remote"].state == "ok"
 
@@ -215,8 +215,8 @@ def test_a_dead_remote_costs_nothing_but_its_copies(filled, tmp_path, caplog, mo
         assert same_bits(cache.lookup(KEY).entry, sample_entry(3))
         cache.discard([OTHER.digest])  # is kept until it can be done
         cache.remote._fs = whole
-        later = time.monotonic() + health.REST_SECONDS
-        monkeypatch.setattr("hypic_rag.cache.tiers.health.time.monotonic", lambda: later)
+        later = time.monotonic() + circuit_breaker.REST_SECONDS
+        monkeypatch.setattr("hypic_rag.cache.tiers.circuit_breaker.time.monotonic", lambda: later)
         assert cache.flush(10)
         assert isinstance(cache.lookup(OTHER), Miss)
         assert cache.stats().tiers["remote"].state == "ok"

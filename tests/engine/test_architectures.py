@@ -84,7 +84,7 @@ def test_memory_is_live(name: str) -> None:
         pytest.skip("the architecture fixes its decays, or has none")
     [entry] = engine.segments.fetch([(part, SEAM)]).entries.values()
     norms = []
-    for layer, kept in zip(engine.layout.layers, entry.layers, strict=True):
+    for layer, kept in zip(engine.cache_spec.layers, entry.layers, strict=True):
         if isinstance(layer, LinearLayer) and layer.family is not None:
             eye = torch.eye(layer.k_dim).expand(layer.n_heads, -1, -1)
             T = layer.family.transition.compose(eye, dict(kept.tensors), torch.zeros_like(eye), 512, layer)
@@ -132,7 +132,7 @@ def test_every_length_equals_the_two_stream_oracle(name: str, lengths: tuple[int
 
 def test_policies_differ(name: str) -> None:
     """By over 100 tolerances each, or a test of one could not tell it from another."""
-    if not any(isinstance(layer, LinearLayer) and layer.family for layer in engine_of(name).layout.layers):
+    if not any(isinstance(layer, LinearLayer) and layer.family for layer in engine_of(name).cache_spec.layers):
         pytest.skip("no recurrence, so there is nothing to compose")
     ask = prompt(70, 33)
     last = {c: assembled(engine_of(name), ask, Policy(compose=c))[-1] for c in ("exact", "last_state", "add")}

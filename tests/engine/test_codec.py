@@ -56,7 +56,7 @@ def test_every_family_is_near_what_was_computed(name: str, codec: str) -> None:
 def test_the_device_gets_the_stored_copy(codec: str) -> None:
     engine = tiny.engine("qwen3_5_text", codec=codec)
     wanted = [(Part("document", tiny.ids(n, n)), 8) for n in (50, 33)]
-    shapes = layer_shapes(engine.layout, torch.float32)
+    shapes = layer_shapes(engine.cache_spec, torch.float32)
     seen = []
     for _ in range(2):  # a miss, then a hit of the host tier: each in pools of its own
         pool = DevicePool(shapes, "cpu", n_slots=4, n_tokens=256)
@@ -81,7 +81,7 @@ def test_bytes_are_those_of_the_encoded_entry(codec: str) -> None:
     assert isinstance(found, Hit)
     assert report.nbytes == found.nbytes == engine.cache.nbytes("host")
     assert found.nbytes <= engine.entry_bytes(147) < tiny.engine("qwen3_5_text").entry_bytes(147) / 2
-    assert engine.layout.misfit(found.entry) is None
+    assert engine.cache_spec.misfit(found.entry) is None
 
 
 def test_engines_of_other_codecs_do_not_share() -> None:

@@ -39,7 +39,7 @@ def prompt(engine: SegmentEngine, n_documents: int) -> Prompt:
 def assembled(engine: SegmentEngine, ask: Prompt, policy: Policy) -> torch.Tensor:
     [one] = engine.backend.start([SequenceRequest(ask, policy, 1, engine.segments, resumes=False)])
     active = one.scheduled
-    return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
+    return assemble.run(engine.model, engine.cache_spec, [active], [range(len(active.ids))])[0]
 
 
 @torch.no_grad()

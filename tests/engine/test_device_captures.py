@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from hypic_rag.engine import models
 from hypic_rag.engine.backends.choice import has_kernels
-from hypic_rag.engine.experts import IMPLEMENTATION
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
+from hypic_rag.engine.moe import IMPLEMENTATION
 
 CASES = cases.all_cases()
 N = 6
@@ -26,15 +26,15 @@ N = 6
 class Stub:
     """In place of a ``DeviceAssembly``: its kernels, which are not under test, read nothing."""
 
-    layout: Layout
+    cache_spec: CacheSpec
     positions: Tensor
 
     def causal_conv1d(
         self, slot: int, layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool
     ) -> Tensor:
         assert x.dtype == torch.bfloat16  # the tails' type
-        assert x.shape[1] == len(weight) == self.layout.layers[slot].channels and x.stride(1) == 1
-        assert weight.is_contiguous() and weight.shape[1] == self.layout.layers[slot].kernel
+        assert x.shape[1] == len(weight) == self.cache_spec.layers[slot].channels and x.stride(1) == 1
+        assert weight.is_contiguous() and weight.shape[1] == self.cache_spec.layers[slot].kernel
         return torch.empty_like(x)
 
     def token_shift(self, slot: int, layer: Any, x: Tensor) -> Tensor:
@@ -72,10 +72,10 @@ def experts(module: Any, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_pass_asks_nothing_of_its_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hypic_rag.engine.experts.grouped_mm_experts_forward", experts)
+    monkeypatch.setattr("hypic_rag.engine.moe.grouped_mm_experts_forward", experts)
     model = CASES[name].build("hypic").cpu()
-    layout = models.prepare(model)
-    if not has_kernels(layout):
+    cache_spec = models.prepare(model)
+    if not has_kernels(cache_spec):
         pytest.skip("runs in torch")
     config = model.config.get_text_config()
     if getattr(config, "_experts_implementation", None):
@@ -83,6 +83,6 @@ def test_a_pass_asks_nothing_of_its_data(name: str, monkeypatch: pytest.MonkeyPa
     model.to("meta", torch.bfloat16)
     ids, positions = (torch.empty(1, N, dtype=torch.int64, device="meta") for _ in range(2))
     kept = torch.empty(2, dtype=torch.int64, device="meta")
-    with torch.inference_mode(), layout.current.during(Stub(layout, positions[0])), OneDevice():
+    with torch.inference_mode(), cache_spec.current.during(Stub(cache_spec, positions[0])), OneDevice():
         out = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=kept)
     assert out.logits.shape[:2] == (1, 2)

@@ -7,7 +7,7 @@ import torch
 
 from hypic_rag import SegmentEngine
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.cache.tiers.slabs import LayerShapes
+from hypic_rag.cache.tiers.device_tensors import LayerShapes
 from hypic_rag.engine.device.shapes import layer_shapes
 from hypic_rag.prompt import Part
 
@@ -32,7 +32,7 @@ OF_A_LAYER = {  # the shapes of one layer, by its number, and the model's type f
 def test_entries_of_a_model_fit_its_pools(name: str, dtype: torch.dtype) -> None:
     model = CASES[name].build("hypic").to(dtype)
     engine = SegmentEngine(model, tiny.tokenizer(), name=name, fingerprint=name)
-    shapes = layer_shapes(engine.layout, dtype)
+    shapes = layer_shapes(engine.cache_spec, dtype)
     number, expected = OF_A_LAYER[name]
     assert shapes[number] == expected(dtype)
 
@@ -52,5 +52,5 @@ def test_a_segment_takes_what_the_layout_forecasts() -> None:
     engine = SegmentEngine(CASES["qwen3_5_text"].build("hypic"), tiny.tokenizer(), name="gdn", fingerprint="gdn")
     part = Part("document", tiny.ids(SEAM + 32, 9))
     [entry] = engine.segments.fetch([(part, SEAM)]).entries.values()
-    resident = DevicePool(layer_shapes(engine.layout, F32), cases.DEVICE, 1, 32).put("a", entry)
-    assert resident is not None and resident.nbytes == engine.layout.entry_bytes(32, 4) + 3 * 4 * 4
+    resident = DevicePool(layer_shapes(engine.cache_spec, F32), cases.DEVICE, 1, 32).put("a", entry)
+    assert resident is not None and resident.nbytes == engine.cache_spec.entry_bytes(32, 4) + 3 * 4 * 4

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from hypic_rag import Policy, Sampling, SegmentCache, SegmentEngine
-from hypic_rag.engine import assemble, segments
+from hypic_rag.engine import assemble, segment_manager
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.locks import UsedAfterFork
 from hypic_rag.prompt import Prompt
@@ -131,15 +131,15 @@ def test_a_stop_ends_a_cold_prefill_at_the_next_pass_and_no_other_request(monkey
     theirs, shared = prompt(33, 34, 35, 36), prompt(36, 37, question=4)
     right = tiny.engine("qwen3_5_text", deterministic=True).generate(shared, Sampling(max_new_tokens=4)).token_ids
     made: list[int] = []
-    real = segments.prefill
+    real = segment_manager.prefill
 
-    def prefill(model, layout, ids, *rest):  # type: ignore[no-untyped-def]
+    def prefill(model, cache_spec, ids, *rest):  # type: ignore[no-untyped-def]
         made.extend(map(len, ids))
         if made[-1] == 34:
             engine._scheduler._requests[stopped].stop.set()
-        return real(model, layout, ids, *rest)
+        return real(model, cache_spec, ids, *rest)
 
-    monkeypatch.setattr(segments, "prefill", prefill)
+    monkeypatch.setattr(segment_manager, "prefill", prefill)
     stopped = engine.add_request(theirs, Sampling(max_new_tokens=4))
     other = engine.add_request(shared, Sampling(max_new_tokens=4))
     ended = {}

@@ -55,7 +55,7 @@ def assembled(name: str, prompt: Prompt, policy: Policy) -> Tensor:
     engine = engine_of(name)
     [one] = engine.backend.start([SequenceRequest(prompt, policy, 1, engine.segments, resumes=False)])
     active = one.scheduled
-    return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
+    return assemble.run(engine.model, engine.cache_spec, [active], [range(len(active.ids))])[0]
 
 
 def oracle(name: str, prompt: Prompt, policy: Policy) -> Tensor:

@@ -28,7 +28,7 @@ def test_an_entry_holds_the_latent_alone(engine: SegmentEngine, n: int) -> None:
     for layer in latents:
         shapes = {name: tuple(tensor.shape) for name, tensor in layer.tensors.items()}
         assert shapes == {"latent": (1, n - SEAM, config.kv_lora_rank + config.qk_rope_head_dim)}
-    assert engine.layout.misfit(entry) is None
+    assert engine.cache_spec.misfit(entry) is None
     assert entry.nbytes == engine.entry_bytes(n)
 
 
@@ -37,10 +37,10 @@ def test_a_sequence_holds_the_latent_alone(engine: SegmentEngine) -> None:
     ask = Prompt.build(tiny.ids(5, 1), [tiny.ids(20, 2)], tiny.ids(4, 3))
     [one] = engine.backend.start([SequenceRequest(ask, Policy(seam_tokens=SEAM), 1, engine.segments, resumes=False)])
     active = one.scheduled
-    assemble.run(engine.model, engine.layout, [active], [range(1)])
-    slots = [i for i, layer in enumerate(engine.layout.layers) if isinstance(layer, AttentionLayer)]
+    assemble.run(engine.model, engine.cache_spec, [active], [range(1)])
+    slots = [i for i, layer in enumerate(engine.cache_spec.layers) if isinstance(layer, AttentionLayer)]
     assert sorted(active.state.kv) == slots
     for i in slots:
-        kept, layer = active.state.kv[i], engine.layout.layers[i]
+        kept, layer = active.state.kv[i], engine.cache_spec.layers[i]
         assert kept.n == len(active.ids) and kept.values is None
         assert kept.keys.shape[0] == 1 and kept.keys.shape[2] == layer.k_dim

@@ -85,7 +85,7 @@ def assembled(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Logits (n_active, vocabulary) of all active rows."""
     [one] = engine.backend.start([SequenceRequest(prompt, policy, 1, engine.segments, resumes=False)])
     active = one.scheduled
-    return assemble.run(engine.model, engine.layout, [active], [range(len(active.ids))])[0]
+    return assemble.run(engine.model, engine.cache_spec, [active], [range(len(active.ids))])[0]
 
 
 @torch.no_grad()

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypic_apps.collections.database import Database
+from hypic_apps.collections.database import CollectionDatabase
 from hypic_eval.rows import RowFile
 from hypic_eval.serving import crash
+from hypic_eval.serving.durability_log import Broken, DurabilityLog, File, check
 from hypic_eval.serving.folder import check_databases, check_nothing_left_over, check_remote, under_way
 from hypic_eval.serving.process import NoServer, started
-from hypic_eval.serving.promises import Broken, File, Promises, check
 from hypic_eval.table import markdown
 
 from hypic_rag.cache import SegmentCache
@@ -41,7 +41,7 @@ def test_a_broken_promise_is_noted_and_the_next_kill_begins_anew(
         homes.append(home.name)
         yield SimpleNamespace(url="http://127.0.0.1:1")
 
-    def check(api: Any, promises: Promises, wait: bool) -> None:
+    def check(api: Any, promises: DurabilityLog, wait: bool) -> None:
         if homes == ["home-0"] * 2:
             raise Broken("a file is gone")
 
@@ -74,7 +74,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """As a server leaves it that has one collection with one file."""
-    database = Database(tmp_path / "server.sqlite")
+    database = CollectionDatabase(tmp_path / "server.sqlite")
     with database.writing() as db:
         db.execute("INSERT INTO collections VALUES ('col-1', 'local', 'notes', 0, 0)")
         for n, status in ((1, "ready"), (2, "queued")):
@@ -176,8 +176,8 @@ class Said:
         return [{"text": "of red"}]
 
 
-def promised(**files: File) -> Promises:
-    return Promises(dict(files), {"notes"})
+def promised(**files: File) -> DurabilityLog:
+    return DurabilityLog(dict(files), {"notes"})
 
 
 KEPT = {
@@ -185,23 +185,23 @@ KEPT = {
     "on its way": (Said(a="queued"), promised(a=File("notes", "red"))),
     "deleted, though not told": (Said(), promised(a=File("notes", "red", asked_to_go=True))),
     "not deleted yet": (Said(a="ready"), promised(a=File("notes", "red", asked_to_go=True))),
-    "a collection deleted, though not told": (Said(), Promises({}, {"other"}, going={"other"})),
+    "a collection deleted, though not told": (Said(), DurabilityLog({}, {"other"}, going={"other"})),
 }
 BROKEN = {
     "gone": (Said(), promised(a=File("notes", "red")), "is gone"),
     "failed": (Said(a="failed"), promised(a=File("notes", "red")), "failed"),
     "no longer ready": (Said(a="queued"), promised(a=File("notes", "red", ready=True)), "was ready"),
     "not found": (Said(a="ready"), promised(a=File("notes", "blue", ready=True)), "not found"),
-    "no collection": (Said(), Promises({}, {"other"}), "collections .* are gone"),
+    "no collection": (Said(), DurabilityLog({}, {"other"}), "collections .* are gone"),
 }
 
 
 @pytest.mark.parametrize("server, promises", KEPT.values(), ids=KEPT)
-def test_kept(server: Any, promises: Promises) -> None:
+def test_kept(server: Any, promises: DurabilityLog) -> None:
     check(server, promises)
 
 
 @pytest.mark.parametrize("server, promises, told", BROKEN.values(), ids=BROKEN)
-def test_broken(server: Any, promises: Promises, told: str) -> None:
+def test_broken(server: Any, promises: DurabilityLog, told: str) -> None:
     with pytest.raises(Broken, match=told):
         check(server, promises)

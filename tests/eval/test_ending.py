@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import typer
-from hypic_eval.commands.ending import hold_to_goals, show
+from hypic_eval.commands.report_results import hold_to_goals, show
 from hypic_eval.results import ResultRow, Results
 
 

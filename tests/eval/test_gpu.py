@@ -13,11 +13,11 @@ import torch
 from hypic_eval.cli import main
 from hypic_eval.commands import gpu as command
 from hypic_eval.gpu import page, shape
-from hypic_eval.gpu.bench import Bench, Sizes, make
+from hypic_eval.gpu.bench import Bench, WorkloadSizes, make
 from hypic_eval.gpu.checks import Check
 from hypic_eval.gpu.figures import decode, load, prefill, storage, ttft
-from hypic_eval.gpu.floor import active_rows, experts_touched, weight_bytes
-from hypic_eval.gpu.plain import Plain, Way, relative_error
+from hypic_eval.gpu.plain import PlainCopy, Way, relative_error
+from hypic_eval.gpu.roofline import active_rows, experts_touched, weight_bytes
 from hypic_eval.gpu.run import FIGURES, void_where
 from hypic_eval.gpu.trace import lines, read
 from hypic_eval.results import Results
@@ -27,7 +27,7 @@ from hypic_rag.cache import Entry, LayerEntry, codec_named
 from hypic_rag.prompt import Prompt
 
 CPU = torch.device("cpu")
-TINY = Sizes(segments=(2, 3), tokens=24, question=9, repetitions=1, requests=2, decoded=2)
+TINY = WorkloadSizes(segments=(2, 3), tokens=24, question=9, repetitions=1, requests=2, decoded=2)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_rotation_is_not_drawn(bench: Bench) -> None:
 
 def test_the_plain_model_has_the_weights_once() -> None:
     model = shape.build(shape.config_of("tiny"), CPU, torch.float32)
-    plain = Plain(model)
+    plain = PlainCopy(model)
     pairs = zip(model.parameters(), plain.model.parameters(), strict=True)
     assert all(a is b for a, b in pairs)
     assert model.config._attn_implementation == "hypic"
@@ -179,7 +179,7 @@ def test_floor_counts_what_is_read(bench: Bench) -> None:
 def test_a_slow_baseline_does_not_count(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "counts", True)
     assert "without flash-linear-attention" in ttft.why_void(bench, 16, 400.0)
-    monkeypatch.setattr(Plain, "uses_fla", True)
+    monkeypatch.setattr(PlainCopy, "uses_fla", True)
     assert ttft.why_void(bench, 16, 400.0) == ""
     assert "more than 500 does not count" in ttft.why_void(bench, 16, 501.0)
     row = bench.row("warm", "times", "x", [11.0, 12.0, 13.0], "so", arrow="↑", goal=10, floor=20, void="it is slow")
@@ -239,7 +239,7 @@ def test_bytes_are_those_of_the_encoded_entry(bench: Bench) -> None:
     assert found["codec none, without dead T"].value == (engine.entry_bytes(512) - 4 * n_dead * of_T) / mib
     for name, goal in (("int8", 40.0), ("int8-kv8", 35.0)):
         row = found[f"codec {name}"]
-        if_all_live = engine.layout.entry_bytes(504, 4, codec_named(name))
+        if_all_live = engine.cache_spec.entry_bytes(504, 4, codec_named(name))
         dead = n_dead * (of_T + 2 * of_T // 32 + 4 * 128)  # 8 bits, a scale for 32 of them, a diagonal
         assert row.value == (if_all_live - dead) / mib
         assert row.goal == goal and f"{n_dead} of 12 T" in row.settings["how"]

@@ -10,7 +10,7 @@ import torch
 from hypic_eval.serving.agreement import GAP, differing, explained
 from hypic_eval.serving.clients import Answered, Load, retry_after
 from hypic_eval.serving.load import Measured, answer_rows, measure_load, summarise
-from hypic_eval.serving.watching import Seen, settled_and_end
+from hypic_eval.serving.watching import HealthLog, settled_and_end
 from hypic_eval.table import markdown
 from hypic_eval.task import read_questions
 
@@ -80,7 +80,7 @@ def test_every_kind_of_trouble_misses_a_goal() -> None:
     load = Load(3, 10.0, [answered("a", "x")])
     load.outcomes.update({"200": 1, "503": 4, "500": 1, "broken connection": 2})
     memory = [(i / 10, 1000 + i) for i in range(101)]
-    measured = Measured("m", load, Seen([1.0, 600.0], ["ConnectError"], memory), Load(1, 0, [answered("a", "y")]))
+    measured = Measured("m", load, HealthLog([1.0, 600.0], ["ConnectError"], memory), Load(1, 0, [answered("a", "y")]))
     missed = {row.metric: row.value for row in summarise(measured, "few", []).missed_goals}
     assert missed == {
         "max": 600,

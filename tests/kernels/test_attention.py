@@ -14,7 +14,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("on a CPU, triton runs with TRITON_INTERPRET=1 only", allow_module_level=True)
 
 from hypic_kernels import attention, attention_reference  # noqa: E402
-from hypic_kernels.pieces import AttentionBucket, SequenceRows, view_plan, write_plan  # noqa: E402
+from hypic_kernels.attention_plan import AttentionBucket, SequenceRows, view_plan, write_plan  # noqa: E402
 from hypic_kernels.plan import AttentionPlan  # noqa: E402
 
 # A sequence: own rows already there, rows of the pass, and (first own row that sees it, keys, turned by) an interior.

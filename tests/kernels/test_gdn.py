@@ -18,7 +18,7 @@ SEQUENCES = [
     Sequence(((2, 3, EXACT), (1, NONE, EXACT), (5, NONE, EXACT)), NONE, 0),
     Sequence(((1, NONE, EXACT),), 5, 1),
 ]
-CASES = {  # key heads, value heads, K, V, bias, strength, dtype
+CASES = {  # key heads, value heads, K, V, bias, beta_scale, dtype
     "grouped": (2, 4, 16, 8, False, 1.0, torch.float32),
     "sizes that are no powers of two": (3, 3, 12, 24, True, 2.0, torch.float32),
     "more heads than a program has": (5, 10, 8, 8, False, 2.0, torch.float32),
@@ -28,8 +28,8 @@ if DEVICE == "cuda":
     CASES["OLMo Hybrid"] = (30, 30, 96, 192, False, 2.0, torch.bfloat16)
 
 
-@pytest.mark.parametrize("n_k, n_v, K, V, biased, strength, dtype", CASES.values(), ids=CASES)
-def test_prepare_equals_the_reference(n_k, n_v, K, V, biased, strength, dtype):
+@pytest.mark.parametrize("n_k, n_v, K, V, biased, beta_scale, dtype", CASES.values(), ids=CASES)
+def test_prepare_equals_the_reference(n_k, n_v, K, V, biased, beta_scale, dtype):
     torch.manual_seed(0)
     channels = 2 * n_k * K + n_v * V
     plan, n = linear_plan(SEQUENCES, rows=2, padding=1, device=DEVICE)
@@ -43,7 +43,7 @@ def test_prepare_equals_the_reference(n_k, n_v, K, V, biased, strength, dtype):
     bias = random(channels) if biased else None
     tails = random(6, 3, channels)
     A_log, dt_bias = torch.randn(n_v, device=DEVICE), random(n_v)
-    args = (qkv, a, b, random(4, channels).t(), bias, A_log, dt_bias, plan, tails, n_k, n_v, K, V, strength)
+    args = (qkv, a, b, random(4, channels).t(), bias, A_log, dt_bias, plan, tails, n_k, n_v, K, V, beta_scale)
     expected, after = gdn_reference.prepare(*args)
     tails[:2] = float("nan")
     got = prepare(*args)

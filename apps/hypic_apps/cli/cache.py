@@ -35,11 +35,11 @@ def ls(
 ) -> None:
     """List entries, the newest first."""
     from hypic_apps import cache_folders as folders
-    from hypic_rag.cache.tiers.inventory import Wanted
+    from hypic_rag.cache.tiers.index_queries import EntryFilter
 
     namespace = folders.namespace_of(settings, server, namespace)
     with folders.opened(settings, server) as cache:
-        entries = cache.listed(Wanted(namespace=namespace, model=model), limit)
+        entries = cache.listed(EntryFilter(namespace=namespace, model=model), limit)
     _show([folders.entry_fields(entry) for entry in entries], folders.list_text(entries), as_json)
 
 
@@ -112,7 +112,7 @@ def evict(
     """
     from hypic_apps import cache_folders as folders
     from hypic_rag.cache.report import Miss
-    from hypic_rag.cache.tiers.inventory import Wanted
+    from hypic_rag.cache.tiers.index_queries import EntryFilter
 
     filters = (namespace, model, older_than)
     if bool(digests) + any(one is not None for one in filters) + everything != 1:
@@ -120,7 +120,7 @@ def evict(
     namespace = folders.namespace_of(settings, server, namespace)
     with folders.opened(settings, server) as cache:
         since = None if older_than is None else time.time() - folders.seconds_of(older_than)
-        wanted = Wanted(namespace=namespace, model=model, unused_since=since)
+        wanted = EntryFilter(namespace=namespace, model=model, unused_since=since)
         found = folders.named(cache, digests) if digests else cache.listed(wanted)
         going = [entry for entry in found if not entry.pinned]
         nbytes = sum(entry.record.nbytes for entry in going)
@@ -189,11 +189,11 @@ def export(
     """Copy entries into a tar file, for another machine with the same model. What is damaged is left out."""
     from hypic_apps import cache_folders as folders
     from hypic_rag.cache import archive
-    from hypic_rag.cache.tiers.inventory import Wanted
+    from hypic_rag.cache.tiers.index_queries import EntryFilter
 
     namespace = folders.namespace_of(settings, server, namespace)
     with folders.opened(settings, server) as cache:
-        wanted = Wanted(namespace=namespace, model=model)
+        wanted = EntryFilter(namespace=namespace, model=model)
         entries = folders.named(cache, digests) if digests else cache.listed(wanted, limit)
         moved = archive.export(cache, entries, file)
     _show_moved(moved, f"{moved.outcomes['stored']} entries, {format_bytes(moved.nbytes)}, in {file}", as_json)

@@ -65,7 +65,7 @@ COLUMNS: Columns = {
 """Ids and tenants name files and folders."""
 
 
-class Database(SqliteFile):
+class CollectionDatabase(SqliteFile):
     """Rows answer to their columns' names."""
 
     def __init__(self, path: Path):

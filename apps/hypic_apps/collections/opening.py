@@ -9,7 +9,7 @@ from typing import Any
 
 from hypic_apps.collections import rows
 from hypic_apps.collections.claim import claimed, private_folder
-from hypic_apps.collections.database import FILE, TENANT, Database
+from hypic_apps.collections.database import FILE, TENANT, CollectionDatabase
 from hypic_apps.server.auth.tenants import Tenant
 from hypic_rag.config import Settings, home, nearest
 from hypic_rag.errors import BadInput
@@ -24,7 +24,7 @@ class Collection:
     tenant: Tenant
     id: str
     server: Path
-    database: Database
+    database: CollectionDatabase
 
     @property
     def folder(self) -> Path:
@@ -46,7 +46,7 @@ def is_there(settings: Settings) -> bool:
     name, tenant, server = *_names(settings), server_folder()
     if not exists(server / FILE):
         return False
-    with contextlib.closing(Database(server / FILE)) as database, database.reading() as db:
+    with contextlib.closing(CollectionDatabase(server / FILE)) as database, database.reading() as db:
         return rows.find(db, tenant.id, name) is not None
 
 
@@ -56,7 +56,7 @@ def named(settings: Settings) -> Iterator[Collection]:
     name, tenant, server = *_names(settings), server_folder()
     if not exists(server / FILE):
         raise _absent(name, tenant, [])
-    with contextlib.closing(Database(server / FILE)) as database:
+    with contextlib.closing(CollectionDatabase(server / FILE)) as database:
         with database.reading() as db:
             found = rows.find(db, tenant.id, name)
             query = "SELECT name FROM collections WHERE tenant = ? AND NOT deleting ORDER BY name"
@@ -72,7 +72,7 @@ def claimed_to_write(settings: Settings) -> Iterator[Callable[[], Collection]]:
     missing. Raises BadInput where a server or another ingestion is at work."""
     name, tenant, server = *_names(settings), server_folder()
     private_folder(server)
-    with claimed(server, "ingest"), contextlib.closing(Database(server / FILE)) as database:
+    with claimed(server, "ingest"), contextlib.closing(CollectionDatabase(server / FILE)) as database:
         rows.check_known(database, server)
 
         def found_or_made() -> Collection:
@@ -89,7 +89,7 @@ def listed(settings: Settings) -> list[dict[str, Any]]:
     tenant, server = _tenant(settings), server_folder()
     if not exists(server / FILE):
         return []
-    with contextlib.closing(Database(server / FILE)) as database, database.reading() as db:
+    with contextlib.closing(CollectionDatabase(server / FILE)) as database, database.reading() as db:
         query = "SELECT id, name FROM collections WHERE tenant = ? AND NOT deleting ORDER BY name"
         of_tenant = db.execute(query, (tenant.id,)).fetchall()
         return [{"name": row["name"], "id": row["id"], **rows.sums(db, row["id"])} for row in of_tenant]

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hypic_apps.collections.database import Database
+from hypic_apps.collections.database import CollectionDatabase
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import StoreDamaged
 from hypic_rag.rag.passage import Passage
@@ -48,7 +48,7 @@ def make(db: sqlite3.Connection, tenant_id: str, name: str) -> str:
     return made
 
 
-def searchable(database: Database, collection_id: str, passages: Iterable[Passage]) -> list[Passage]:
+def searchable(database: CollectionDatabase, collection_id: str, passages: Iterable[Passage]) -> list[Passage]:
     """Return those of files that are whole, or coming to be, and not deleted."""
     with database.reading() as db:
         query = "SELECT id FROM files WHERE collection_id = ? AND status NOT IN ('deleting', 'failed')"
@@ -74,7 +74,7 @@ def note_making(db: sqlite3.Connection, namespace: str, file_id: str, digests: S
     db.executemany("DELETE FROM leaving WHERE namespace = ? AND digest = ?", leaving)
 
 
-def remove_file(database: Database, store: Store, engine: SegmentEngine, file_id: str) -> None:
+def remove_file(database: CollectionDatabase, store: Store, engine: SegmentEngine, file_id: str) -> None:
     """A file's documents leave the store, with their vectors and segments, whole or partly there. Raises NoRoom, and
     what the store raises; it may be done again."""
     for document in store.documents():
@@ -92,7 +92,7 @@ def remove_file(database: Database, store: Store, engine: SegmentEngine, file_id
     store.compact()
 
 
-def check_known(database: Database, server: Path) -> None:
+def check_known(database: CollectionDatabase, server: Path) -> None:
     """Raises StoreDamaged where there are collections and the database knows none: it is another one, and what it
     does not know must not be deleted for that."""
     with database.reading() as db:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from hypic_apps.collections.database import Database
+from hypic_apps.collections.database import CollectionDatabase
 from hypic_apps.server.auth.keys import Keys
 from hypic_apps.server.chat.engine_loop import EngineLoop
-from hypic_apps.server.chat.thread_pool import Preparing
+from hypic_apps.server.chat.thread_pool import PreparationPool
 from hypic_apps.server.collections.catalog import Collections
 from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.config import Settings
@@ -33,19 +33,19 @@ class Service:
     engine: SegmentEngine
     embedder: "Embedder"
     loop: EngineLoop
-    preparing: Preparing = field(default_factory=Preparing)
+    preparing: PreparationPool = field(default_factory=PreparationPool)
     started: int = field(default_factory=lambda: int(time.time()))
     rag: RagPipeline = field(init=False)
     keys: Keys = field(init=False)
     metrics: Metrics = field(init=False)
-    database: Database = field(init=False)
+    database: CollectionDatabase = field(init=False)
     collections: Collections = field(init=False)
 
     def __post_init__(self) -> None:
         self.rag = RagPipeline(self.engine)
         self.keys = Keys(self.folder)
         self.metrics = Metrics(self.engine, self.loop)
-        self.database = Database(self.folder / "server.sqlite")
+        self.database = CollectionDatabase(self.folder / "server.sqlite")
         self.collections = Collections(
             self.settings, self.folder, self.engine, self.embedder, self.loop, self.database, self.metrics
         )

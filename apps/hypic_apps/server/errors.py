@@ -40,7 +40,7 @@ def _in_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class Told(BaseModel):
+class ErrorBody(BaseModel):
     """Of an error. code: a word for programs."""
 
     message: str
@@ -50,7 +50,7 @@ class Told(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    error: Told
+    error: ErrorBody
 
 
 RESPONSES: dict[int | str, dict[str, object]] = {

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from typer import Option
 
-from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_eval.commands.options import progress_bar
+from hypic_eval.commands.report_results import hold_to_goals, show
 from hypic_rag.errors import BadInput
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
-from hypic_eval.commands.ending import hold_to_goals, show
+from hypic_eval.commands.report_results import hold_to_goals, show
 from hypic_rag.errors import BadInput
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def run(
     import torch
     from transformers.utils import logging
 
-    from hypic_eval.gpu.bench import Sizes
-    from hypic_eval.gpu.clock import Progress
+    from hypic_eval.gpu.bench import WorkloadSizes
+    from hypic_eval.gpu.clock import ProgressLines
     from hypic_eval.gpu.run import run_gpu
     from hypic_eval.gpu.shape import config_of
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # the table says what ran without its kernels
     full = shape == "full"
-    sizes = Sizes(
+    sizes = WorkloadSizes(
         counts,
         tokens or (1024 if full else 48),
         question,
@@ -80,7 +80,7 @@ def run(
     n_bytes = None if memory is None else int(memory * 2**30)
     kind = getattr(torch, dtype or ("bfloat16" if where.type == "cuda" else "float32"))
     held = full and not changed and where.type == "cuda"
-    _, failures = run_gpu(name, config, sizes, where, kind, n_bytes, figures, held, Progress(), out, thorough)
+    _, failures = run_gpu(name, config, sizes, where, kind, n_bytes, figures, held, ProgressLines(), out, thorough)
     hold_to_goals(show(out), failures)
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_eval.commands.options import Device, Dtype, Limit, Model, open_engine, rows_beside, settings
+from hypic_eval.commands.report_results import hold_to_goals, show
 
 
 def run(

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_eval.commands.options import (
     Device,
     Dtype,
@@ -17,6 +16,7 @@ from hypic_eval.commands.options import (
     rows_beside,
     settings,
 )
+from hypic_eval.commands.report_results import hold_to_goals, show
 
 
 def run(

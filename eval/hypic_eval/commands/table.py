@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument
 
-from hypic_eval.commands.ending import tables
+from hypic_eval.commands.report_results import tables
 from hypic_eval.results import Results
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from hypic_eval.commands.ending import hold_to_goals, show
 from hypic_eval.commands.options import Device, Dtype, Model, Rows, progress_bar, rows_beside, settings
+from hypic_eval.commands.report_results import hold_to_goals, show
 
 
 def run(

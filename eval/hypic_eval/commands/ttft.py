@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from hypic_eval.commands.ending import show
 from hypic_eval.commands.options import Device, Dtype, Model, open_engine, progress_bar, settings
+from hypic_eval.commands.report_results import show
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
     """
     chosen = settings(model, device, dtype)
 
-    from hypic_eval.plain import PlainModel
+    from hypic_eval.hf_baseline import PlainModel
     from hypic_eval.task import read_questions
     from hypic_eval.ttft import run_ttft
     from hypic_eval.workloads import long_segments, ten_documents

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from hypic_eval.gpu import shape
 from hypic_eval.gpu.clock import device_bandwidth, host_to_device_bandwidth
-from hypic_eval.gpu.plain import Plain
+from hypic_eval.gpu.plain import PlainCopy
 from hypic_eval.intervals import median
 from hypic_eval.machine import commit
 from hypic_eval.results import ResultRow
@@ -27,7 +27,7 @@ ONE_TOKEN = Sampling(max_new_tokens=1)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class WorkloadSizes:
     """Of the workload. segments: how many a prompt, in the order in which they are measured. tokens: of a segment."""
 
     segments: tuple[int, ...] = (16, 32)
@@ -45,8 +45,8 @@ class Bench:
 
     name: str
     engine: SegmentEngine
-    plain: Plain
-    sizes: Sizes
+    plain: PlainCopy
+    sizes: WorkloadSizes
     counts: bool
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
@@ -217,7 +217,7 @@ class Bench:
 def make(
     name: str,
     config: Any,
-    sizes: Sizes,
+    sizes: WorkloadSizes,
     device: torch.device,
     dtype: torch.dtype,
     device_memory: int | None,
@@ -227,7 +227,7 @@ def make(
     """Both models over one set of random weights. device_memory: bytes of the engine's pools, None: its own choice."""
     say(f"building {name} in {dtype} on {device}")
     model = shape.build(config, device, dtype)
-    plain = Plain(model)  # before the engine takes the mixers out of the other
+    plain = PlainCopy(model)  # before the engine takes the mixers out of the other
     engine = engine_of(model, name, device_memory)
     n_bytes = sum(weight.nbytes for weight in model.parameters())
     say(f"{n_bytes / 2**30:.1f} GiB of weights; the plain model's recurrence is {plain.recurrence}")

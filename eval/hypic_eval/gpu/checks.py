@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hypic_eval.gpu import shape
 from hypic_eval.gpu.bench import Bench, engine_of
-from hypic_eval.gpu.plain import Plain, Way, relative_error
+from hypic_eval.gpu.plain import PlainCopy, Way, relative_error
 from hypic_rag.engine import Policy, SegmentEngine
 from hypic_rag.prompt import Ids, Prompt
 
@@ -47,7 +47,7 @@ def small(device: torch.device, say: Callable[[str], None]) -> list[Check]:
     """A tiny model of the same family and head sizes in float32: on ``device``, on a CPU, and by Hugging Face."""
     model = shape.build(shape.config_of("tiny"), torch.device("cpu"), torch.float32)
     on_device = copy.deepcopy(model).to(device)
-    plain = Plain(on_device)
+    plain = PlainCopy(on_device)
     memory = TINY_MEMORY if device.type == "cuda" else None
     here, on_cpu = engine_of(on_device, "tiny, here", memory), engine_of(model, "tiny, CPU", None)
     vocabulary = model.config.vocab_size

@@ -10,7 +10,7 @@ N_COPIES = 10
 COPY_BYTES = {"cuda": 2 << 30, "cpu": 16 << 20}
 
 
-class Progress:
+class ProgressLines:
     """Lines on stderr with the seconds since the start, so that a run cut off tells how far it came."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ class Way:
         return ", ".join(parts)
 
 
-class Plain:
+class PlainCopy:
     """A second model over the first one's weights, which exist once. Make it before an engine prepares the first."""
 
     def __init__(self, model: Any):

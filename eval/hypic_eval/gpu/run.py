@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hypic_eval.gpu import bench, checks
-from hypic_eval.gpu.bench import Bench, Sizes
+from hypic_eval.gpu.bench import Bench, WorkloadSizes
 from hypic_eval.gpu.figures import breakdown, decode, host, load, prefill, storage, ttft
 from hypic_eval.gpu.page import line
 from hypic_eval.machine import describe_machine, installed_version
@@ -29,7 +29,7 @@ FIGURES: dict[str, Callable[[Bench], Iterable[ResultRow]]] = {
 def run_gpu(
     name: str,
     config: Any,
-    sizes: Sizes,
+    sizes: WorkloadSizes,
     device: torch.device,
     dtype: torch.dtype,
     device_memory: int | None,

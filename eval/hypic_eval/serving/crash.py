@@ -13,9 +13,9 @@ from hypic_eval.machine import describe_machine
 from hypic_eval.results import ResultRow, Results, commits
 from hypic_eval.rows import RowFile, row_key
 from hypic_eval.serving.api import Api, Refused
+from hypic_eval.serving.durability_log import Broken, DurabilityLog, ask, check, use
 from hypic_eval.serving.folder import check_databases, check_nothing_left_over, check_remote, under_way
 from hypic_eval.serving.process import NoServer, Server, started
-from hypic_eval.serving.promises import Broken, Promises, ask, check, use
 from hypic_eval.tiny_model import make
 
 VERSION = 2
@@ -65,7 +65,7 @@ def kill_each(folder: Path, numbers: Sequence[int], seed: int, note: Callable[[M
     """note: called with each kill once the next server was asked. After a broken promise the next has a new folder."""
     home = folder / f"home-{numbers[0]}"
     settings = {**SMALL, "HYPIC_MODEL": str(make(folder / "model"))}
-    left, promises, killed = list(numbers), Promises(), None
+    left, promises, killed = list(numbers), DurabilityLog(), None
     while True:
         remote = home / "remote"
         try:
@@ -87,10 +87,10 @@ def kill_each(folder: Path, numbers: Sequence[int], seed: int, note: Callable[[M
             note({**killed, "broken": str(error)})
             if not left:
                 return
-            home, promises, killed = folder / f"home-{left[0]}", Promises(), None
+            home, promises, killed = folder / f"home-{left[0]}", DurabilityLog(), None
 
 
-def use_and_kill(server: Server, promises: Promises, number: int, seed: int) -> dict[str, Any]:
+def use_and_kill(server: Server, promises: DurabilityLog, number: int, seed: int) -> dict[str, Any]:
     chance = random.Random(f"{seed} {number}")
     moment = round(chance.uniform(0.02, LONGEST), 2)
     promises.doing = set()

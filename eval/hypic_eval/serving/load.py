@@ -11,7 +11,7 @@ from hypic_eval.results import ResultRow, Results
 from hypic_eval.serving.agreement import GAP, Difference, Pair, differing
 from hypic_eval.serving.api import Api, documents_file
 from hypic_eval.serving.clients import Load, one_by_one, put_under_load
-from hypic_eval.serving.watching import Seen, settled_and_end, watched
+from hypic_eval.serving.watching import HealthLog, settled_and_end, watched
 
 if TYPE_CHECKING:
     from hypic_eval.task import Question
@@ -37,7 +37,7 @@ class Measured:
 
     model: str
     load: Load
-    seen: Seen
+    seen: HealthLog
     alone: Load
 
     @property

@@ -16,7 +16,7 @@ ENDS = 0.05  # of the time, whose median stands for its beginning or end
 
 
 @dataclass
-class Seen:
+class HealthLog:
     """health_ms: of each look; what failed is in failures. memory: (seconds since the start, resident bytes)."""
 
     health_ms: list[float] = field(default_factory=list)
@@ -25,9 +25,9 @@ class Seen:
 
 
 @contextlib.contextmanager
-def watched(url: str, pid: int | None) -> Iterator[Seen]:
+def watched(url: str, pid: int | None) -> Iterator[HealthLog]:
     """Threads of their own look until the block ends. pid: None where the process is not on this machine."""
-    seen, ended, began = Seen(), threading.Event(), time.monotonic()
+    seen, ended, began = HealthLog(), threading.Event(), time.monotonic()
 
     def health() -> None:
         with httpx.Client(base_url=url, timeout=60) as client:
@@ -68,7 +68,7 @@ def resident_bytes(pid: int) -> int | None:
 
 def settled_and_end(memory: Sequence[tuple[float, int]], seconds: float) -> tuple[float, float] | None:
     """Resident bytes a fifth of the time after the start and at its end, each the median of a twentieth of the time;
-    None where there are no samples. memory: as in ``Seen``."""
+    None where there are no samples. memory: as in ``HealthLog``."""
     at = [
         [nbytes for when, nbytes in memory if start * seconds <= when <= (start + ENDS) * seconds]
         for start in (SETTLED, 1 - ENDS)

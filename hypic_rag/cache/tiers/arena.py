@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hypic_rag.cache.tiers.extents import Extents
+from hypic_rag.cache.tiers.free_list import FreeList
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ LARGEST_BLOCK = 1 << 30
 @dataclass(frozen=True, eq=False)
 class Block:
     memory: NDArray[np.uint8]
-    room: Extents
+    room: FreeList
 
 
 class Arena:
@@ -63,7 +63,7 @@ class Arena:
             if at is not None:
                 return block, at
         size = max(_power_of_two(nbytes), min(max(self.nbytes, FIRST_BLOCK), LARGEST_BLOCK))
-        block = Block(self._memory(size), Extents(size, ALIGN))
+        block = Block(self._memory(size), FreeList(size, ALIGN))
         self._blocks.append(block)
         self.nbytes += size
         at = block.room.take(nbytes)

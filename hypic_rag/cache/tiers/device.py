@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hypic_rag.cache.entry import Entry
 from hypic_rag.cache.report import TierStats
-from hypic_rag.cache.tiers.arrivals import Arrivals
-from hypic_rag.cache.tiers.extents import Extents
-from hypic_rag.cache.tiers.slabs import LayerPools, LayerShapes, Place, Slabs, dense, unit_bytes
+from hypic_rag.cache.tiers.device_tensors import DeviceTensors, LayerPools, LayerShapes, PoolPlace, dense, unit_bytes
+from hypic_rag.cache.tiers.free_list import FreeList
+from hypic_rag.cache.tiers.transfers import Transfers
 from hypic_rag.config import format_bytes
 from hypic_rag.errors import BadInput
 
@@ -24,7 +24,7 @@ LEASE_SLOTS = 2  # a pass reads a sequence's state from one and writes it to the
 
 
 @dataclass(frozen=True, eq=False)
-class Resident:
+class DeviceEntry:
     """An entry on the device: its slot, and where its interior's tokens and its live matrices begin.
 
     n_tokens, seam_tokens: as the entry has them. nbytes: of its slot, its token slots (rounded up) and its matrices.
@@ -83,8 +83,8 @@ class DevicePool:
         n_matrices = n_slots * n_dense * n_heads if n_matrices is None else n_matrices
         self._has_tokens = any(layer.tokens for layer in layers)
         self._unit = unit_bytes(layers)
-        self._slabs = Slabs(layers, torch.device(device), n_slots, n_tokens, n_matrices)
-        self._arrivals = Arrivals(self._slabs)
+        self._slabs = DeviceTensors(layers, torch.device(device), n_slots, n_tokens, n_matrices)
+        self._arrivals = Transfers(self._slabs)
         self._sizes = n_slots, n_tokens, n_matrices
         self._n_hits = self._n_evicted = 0
         self.reset()
@@ -137,11 +137,11 @@ class DevicePool:
         n_slots, n_tokens, n_matrices = self._sizes
         self._arrivals.clear()
         self._free_slots = list(reversed(range(n_slots)))
-        self._tokens, self._matrices = Extents(n_tokens, TOKEN_ALIGN), Extents(n_matrices)
-        self._residents: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
+        self._tokens, self._matrices = FreeList(n_tokens, TOKEN_ALIGN), FreeList(n_matrices)
+        self._residents: OrderedDict[str, DeviceEntry] = OrderedDict()  # least recently used first
         self._leases: set[Lease] = set()
         self._pins: Counter[str] = Counter()
-        self._leaving: dict[str, list[Resident]] = {}  # discarded while pinned
+        self._leaving: dict[str, list[DeviceEntry]] = {}  # discarded while pinned
         self.nbytes = 0
         """In use, by entries and leases."""
         self.is_whole = True
@@ -165,13 +165,13 @@ class DevicePool:
     def stats(self) -> TierStats:
         return TierStats(len(self), self.nbytes, self.budget, self._n_hits, self._n_evicted)
 
-    def get(self, digest: str) -> Resident | None:
+    def get(self, digest: str) -> DeviceEntry | None:
         """The entry, which is now the most recently used."""
         found = self._touched(digest)
         self._n_hits += found is not None
         return found
 
-    def put(self, digest: str, entry: Entry, dead_below: float = 0.0, namespace: str = "") -> Resident | None:
+    def put(self, digest: str, entry: Entry, dead_below: float = 0.0, namespace: str = "") -> DeviceEntry | None:
         """The entry under the digest: the one already here, else the one given, which ``flush`` copies and which must
         not change until then; None where there is no room beside what is pinned or leased, and then nothing is dropped.
 
@@ -188,8 +188,8 @@ class DevicePool:
             return None
         [slot], token_at, matrix_at = found
         nbytes = self._unit.of(1, self._tokens.rounded(n_tokens), n_matrices)
-        place = Place(slot, token_at, matrix_at)
-        resident = Resident(digest, *place, n_matrices, entry.n_tokens, entry.seam_tokens, nbytes, namespace)
+        place = PoolPlace(slot, token_at, matrix_at)
+        resident = DeviceEntry(digest, *place, n_matrices, entry.n_tokens, entry.seam_tokens, nbytes, namespace)
         self.nbytes += nbytes
         self._arrivals.add(entry, outline, place)
         self._residents[digest] = resident
@@ -213,7 +213,7 @@ class DevicePool:
         for the last flush before it."""
         self._arrivals.wait(layer)
 
-    def views(self, resident: Resident) -> tuple[Mapping[str, Tensor], ...]:
+    def views(self, resident: DeviceEntry) -> tuple[Mapping[str, Tensor], ...]:
         """Of each layer, the tensors in an entry's names and shapes, for code without kernels: views of the pools,
         but a dense T is a copy (dead heads are zero). Valid while the entry is here. Flushes, and the current stream
         waits."""
@@ -291,7 +291,7 @@ class DevicePool:
         """Token slots that ``n_tokens`` need: none where no layer keeps anything a token."""
         return n_tokens if self._has_tokens else 0
 
-    def _touched(self, digest: str) -> Resident | None:
+    def _touched(self, digest: str) -> DeviceEntry | None:
         found = self._residents.get(digest)
         if found is not None:
             self._residents.move_to_end(digest)
@@ -310,7 +310,7 @@ class DevicePool:
         assert token_at is not None and matrix_at is not None
         return [self._free_slots.pop() for _ in range(n_slots)], token_at, matrix_at
 
-    def _victims(self, n_slots: int, n_tokens: int, n_matrices: int) -> list[Resident] | None:
+    def _victims(self, n_slots: int, n_tokens: int, n_matrices: int) -> list[DeviceEntry] | None:
         """What to drop so that all fit; None if they cannot.
 
         Entries are dropped in thought, least recently used first, until there is room; then those are spared, most
@@ -321,7 +321,7 @@ class DevicePool:
         def enough() -> bool:
             return n_free >= n_slots and tokens.fits(n_tokens) and matrices.fits(n_matrices)
 
-        victims: list[Resident] = []
+        victims: list[DeviceEntry] = []
         unpinned = (resident for digest, resident in self._residents.items() if digest not in self._pins)
         while not enough():
             victim = next(unpinned, None)
@@ -343,7 +343,7 @@ class DevicePool:
                 matrices.give(victim.matrix_at, victim.n_matrices)
         return needed
 
-    def _release(self, resident: Resident) -> None:
+    def _release(self, resident: DeviceEntry) -> None:
         """Its memory is free for what is queued on the current stream from now on."""
         self._arrivals.drop(resident.slot)
         self._free_slots.append(resident.slot)

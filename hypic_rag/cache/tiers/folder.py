@@ -12,7 +12,8 @@ from hypic_rag.cache.header import EntryRefused, header_of
 from hypic_rag.cache.key import Identity
 from hypic_rag.cache.record import Record
 from hypic_rag.cache.report import Miss, Problem
-from hypic_rag.cache.tiers import index, inventory
+from hypic_rag.cache.tiers import index, index_queries
+from hypic_rag.cache.tiers.circuit_breaker import CircuitBreaker
 from hypic_rag.cache.tiers.files import (
     all_files,
     entry_path,
@@ -22,9 +23,8 @@ from hypic_rag.cache.tiers.files import (
     read_checked,
     write_unfinished,
 )
-from hypic_rag.cache.tiers.health import Health
 from hypic_rag.cache.tiers.index import Index, Row
-from hypic_rag.cache.tiers.inventory import Gone, Listed, Wanted
+from hypic_rag.cache.tiers.index_queries import EntryFilter, EntryInfo, Tombstone
 from hypic_rag.errors import HypicError
 from hypic_rag.paths import exists
 
@@ -35,7 +35,7 @@ STORE_ERRORS = (sqlite3.Error, OSError, HypicError, UnicodeDecodeError)
 Outcome = Literal["stored", "exists", "refused"]
 Answer = TypeVar("Answer")
 DELETED = Miss("deleted")
-ALL = Wanted()
+ALL = EntryFilter()
 
 
 class EntryFolder:
@@ -53,7 +53,7 @@ class EntryFolder:
         self.budget = budget
         self.n_evicted = 0  # by this process
         self._index = Index(self.folder)
-        self._health = Health(log)
+        self._health = CircuitBreaker(log)
         self._warned: set[str] = set()
         self._shrink()
 
@@ -139,15 +139,15 @@ class EntryFolder:
 
         Raises sqlite3.Error, OSError or HypicError.
         """
-        return self._index.write(lambda db: inventory.pin(db, digests, pinned))
+        return self._index.write(lambda db: index_queries.pin(db, digests, pinned))
 
-    def listed(self, wanted: Wanted = ALL, limit: int | None = None) -> list[Listed]:
+    def listed(self, wanted: EntryFilter = ALL, limit: int | None = None) -> list[EntryInfo]:
         """The newest first. Raises sqlite3.Error, OSError or HypicError."""
-        return self._index.read(lambda db: inventory.listed(db, wanted, limit))
+        return self._index.read(lambda db: index_queries.listed(db, wanted, limit))
 
-    def gone(self, digest: str) -> list[Gone]:
+    def gone(self, digest: str) -> list[Tombstone]:
         """What is remembered of digests that begin so. Raises sqlite3.Error, OSError or HypicError."""
-        return self._index.read(lambda db: inventory.gone(db, digest))
+        return self._index.read(lambda db: index_queries.gone(db, digest))
 
     def totals(self) -> tuple[int, int]:
         """Number of entries, and bytes of their files."""

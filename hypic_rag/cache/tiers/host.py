@@ -6,7 +6,7 @@ from collections.abc import Set
 from hypic_rag.cache.entry import Entry
 from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.arena import Arena
-from hypic_rag.cache.tiers.worth import Ranking
+from hypic_rag.cache.tiers.eviction import Ranking
 
 MAX_REMEMBERED = 100_000  # digests no longer here, kept to say why
 

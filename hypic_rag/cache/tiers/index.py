@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from hypic_rag.cache.record import Record
 from hypic_rag.cache.report import Miss
+from hypic_rag.cache.tiers.eviction import MOST_USES, learnt, priority
 from hypic_rag.cache.tiers.index_file import inode, open_index, open_read_only
-from hypic_rag.cache.tiers.worth import MOST_USES, learnt, priority
 from hypic_rag.errors import HypicError
 from hypic_rag.locks import StateLock
 from hypic_rag.sqlite_file import DAMAGE_ERRORS, Changed, is_damage, state_of, transaction

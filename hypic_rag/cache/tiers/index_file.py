@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hypic_rag.cache.tiers.worth import MOST_USES
+from hypic_rag.cache.tiers.eviction import MOST_USES
 from hypic_rag.errors import StoreDamaged, StoreMismatch
 from hypic_rag.sqlite_file import DAMAGE_ERRORS, is_busy, is_damage, transaction, what_to_do
 from hypic_rag.sqlite_file import connect as connect_to_write

@@ -22,7 +22,7 @@ from hypic_rag.cache.header import EntryRefused
 from hypic_rag.cache.key import SegmentKey, difference
 from hypic_rag.cache.record import Record
 from hypic_rag.cache.report import Miss
-from hypic_rag.cache.tiers.health import Health
+from hypic_rag.cache.tiers.circuit_breaker import CircuitBreaker
 from hypic_rag.errors import BadInput
 from hypic_rag.stored_json import parse
 
@@ -75,7 +75,7 @@ class RemoteTier:
         self._root = root.rstrip("/")
         self.n_stored = self.bytes_stored = self.n_dropped = 0
         """Of this process; dropped are those that found the queue full, or whose write failed."""
-        self._health = Health(log, rest_after=0.0)
+        self._health = CircuitBreaker(log, rest_after=0.0)
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._doing: Job | None = None

@@ -8,11 +8,11 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from hypic_rag.engine.assemble import ScheduledSequence, lay_out
-from hypic_rag.engine.conversations import merge_live
+from hypic_rag.engine.outputs import Report, SegmentUse
 from hypic_rag.engine.policy import Policy
 from hypic_rag.engine.prefill import PrefillPasses
-from hypic_rag.engine.report import Report, SegmentUse
-from hypic_rag.engine.segments import Fetched, Segments
+from hypic_rag.engine.segment_manager import Fetched, SegmentManager
+from hypic_rag.engine.session_cache import merge_live
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.prompt import Part, Prompt
 
@@ -27,7 +27,7 @@ class SequenceRequest:
     prompt: Prompt
     policy: Policy
     limit: int
-    segments: Segments
+    segments: SegmentManager
     stop: Event = field(default_factory=Event)
     resumes: bool = True
 

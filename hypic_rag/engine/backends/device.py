@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hypic_rag.cache.tiers.device import Resident
+from hypic_rag.cache.tiers.device import DeviceEntry
 from hypic_rag.config import format_bytes
 from hypic_rag.engine.assemble import ScheduledSequence, cached_seam
 from hypic_rag.engine.backends.base import SequenceRequest, StartedSequence, laid_out
-from hypic_rag.engine.conversations import Conversations, merge_live
-from hypic_rag.engine.device.runner import Runner
-from hypic_rag.engine.segments import GivenUp
+from hypic_rag.engine.device.model_runner import ModelRunner
+from hypic_rag.engine.segment_manager import GivenUp
 from hypic_rag.engine.sequence_slots import SequenceSlots
+from hypic_rag.engine.session_cache import SessionCache, merge_live
 from hypic_rag.engine.state import DeviceSequence
 from hypic_rag.prompt import Part
 
 
 class DeviceBackend:
-    def __init__(self, runner: Runner, conversations: Conversations[DeviceSequence]):
+    def __init__(self, runner: ModelRunner, conversations: SessionCache[DeviceSequence]):
         self.runner, self.pool, self.conversations = runner, runner.pool, conversations
         self.prefill_passes = runner.prefill_passes
 
@@ -89,6 +89,6 @@ class DeviceBackend:
         if found is None:
             slots.release()
             return None
-        slots.pinned += [one.digest for one in found.entries.values() if isinstance(one, Resident)]
+        slots.pinned += [one.digest for one in found.entries.values() if isinstance(one, DeviceEntry)]
         state = DeviceSequence(slots) if held is None else held.branch(slots)
         return laid_out(state, left, found, request)

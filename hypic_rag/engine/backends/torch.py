@@ -9,22 +9,22 @@ from torch import Tensor
 
 from hypic_rag.engine import assemble
 from hypic_rag.engine.backends.base import SequenceRequest, StartedSequence, laid_out
-from hypic_rag.engine.conversations import Conversations, merge_live
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.prefill import PrefillPasses
-from hypic_rag.engine.segments import Fetched, Segments
+from hypic_rag.engine.segment_manager import Fetched, SegmentManager
+from hypic_rag.engine.session_cache import SessionCache, merge_live
 from hypic_rag.engine.state import TorchSequence
 from hypic_rag.prompt import Ids, Part
 
-Shape = tuple[Segments, int, Ids]
+Shape = tuple[SegmentManager, int, Ids]
 """What shapes the entries of a prompt: where they are found, the seam, the isolation prefix."""
 
 
 class TorchBackend:
     is_whole = True
 
-    def __init__(self, model: Any, layout: Layout, conversations: Conversations[TorchSequence]):
-        self.model, self.layout, self.conversations = model, layout, conversations
+    def __init__(self, model: Any, cache_spec: CacheSpec, conversations: SessionCache[TorchSequence]):
+        self.model, self.cache_spec, self.conversations = model, cache_spec, conversations
         self.prefill_passes = PrefillPasses.in_torch(model.device)
 
     def start(self, requests: Sequence[SequenceRequest]) -> list[StartedSequence[TorchSequence] | None]:
@@ -44,7 +44,7 @@ class TorchBackend:
         return started
 
     def run(self, batch: Sequence[assemble.Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
-        return assemble.run(self.model, self.layout, batch, keep)
+        return assemble.run(self.model, self.cache_spec, batch, keep)
 
     def reset(self) -> bool:
         return False  # each sequence has its own tensors
@@ -56,7 +56,7 @@ class TorchBackend:
         """A state to go on from, its own to change, and what is left to run."""
         parts = merge_live(request.prompt.parts, request.policy.mode)
         found = None
-        if request.resumes and not self.layout.switches(request.prompt.n_tokens):
+        if request.resumes and not self.cache_spec.switches(request.prompt.n_tokens):
             found = self.conversations.find(request.segments.namespace, request.policy, parts)
         return (found[0].clone(), found[1]) if found else (TorchSequence(self.model.device), parts)
 

@@ -81,7 +81,7 @@ def candidates(engine: "SegmentEngine") -> list[Policy]:
 
 def prompt_room(engine: "SegmentEngine") -> int:
     """Most tokens of a prompt that every policy can be measured on."""
-    switch = engine.layout.switch_at
+    switch = engine.cache_spec.switch_at
     longest = engine.context_length if switch is None else min(engine.context_length, switch)
     return longest - ANSWER_TOKENS - 1
 

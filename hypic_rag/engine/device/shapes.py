@@ -2,14 +2,14 @@
 
 import torch
 
-from hypic_rag.cache.tiers.slabs import LayerShapes
+from hypic_rag.cache.tiers.device_tensors import LayerShapes
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.layers import FLOAT32, AttentionLayer, Layer
-from hypic_rag.engine.layout import Layout
 
 
-def layer_shapes(layout: Layout, dtype: torch.dtype) -> list[LayerShapes]:
+def layer_shapes(cache_spec: CacheSpec, dtype: torch.dtype) -> list[LayerShapes]:
     """Of each layer's entries. dtype: the model's; states and transitions are float32 whatever it is."""
-    return [_shapes(layer, dtype) for layer in layout.layers]
+    return [_shapes(layer, dtype) for layer in cache_spec.layers]
 
 
 def _shapes(layer: Layer, dtype: torch.dtype) -> LayerShapes:

@@ -32,7 +32,7 @@ class Chunks:
     decay: Tensor
 
 
-class Runner:
+class ChunkRunner:
     """Chunks of several sequences, run one after the other from a state; the rows' outputs are read at the end.
 
     The state has (B, H, K, V') with V' >= V. Columns beyond V are carried with no input (``u = 0``): started from

@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from hypic_rag.engine.families.chunks import Chunks, Runner, decayed_products, decays_before, gather, log_decays
+from hypic_rag.engine.families.chunks import ChunkRunner, Chunks, decayed_products, decays_before, gather, log_decays
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
-def run_decay(rows: RecurrenceInputs, index: Tensor) -> Runner:
+def run_decay(rows: RecurrenceInputs, index: Tensor) -> ChunkRunner:
     """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
     q, k, v = (gather(t, index) for t in (rows.q, rows.k, rows.v))
     total = log_decays(rows.log_decay, index).cumsum(-2)
@@ -19,4 +19,4 @@ def run_decay(rows: RecurrenceInputs, index: Tensor) -> Runner:
         scores.diagonal(dim1=-2, dim2=-1).add_((q * rows.bonus[:, None] * k).sum(-1))
     to_end = (total[..., -1:, :] - total).exp()
     decay = total[..., -1:, :].exp().mT
-    return Runner(Chunks(v, None, q * seen_from.exp(), (k * to_end).mT, scores, decay))
+    return ChunkRunner(Chunks(v, None, q * seen_from.exp(), (k * to_end).mT, scores, decay))

@@ -11,7 +11,7 @@ from hypic_rag.engine.families.transition import Transition
 
 
 class Running(Protocol):
-    """Chunks on their way; see ``chunks.Runner``."""
+    """Chunks on their way; see ``chunks.ChunkRunner``."""
 
     def advance(self, start: int, state: Tensor) -> Tensor: ...
 

@@ -15,7 +15,7 @@ from hypic_rag.engine.families.transition import TimeSteps
 
 
 class Scan:
-    """See ``chunks.Runner``. Chunks are gathered as they come: states of all rows at once would not fit."""
+    """See ``chunks.ChunkRunner``. Chunks are gathered as they come: states of all rows at once would not fit."""
 
     def __init__(self, rows: RecurrenceInputs, index: Tensor):
         self.rows, self.index = rows, index

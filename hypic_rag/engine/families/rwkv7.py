@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hypic_rag.engine.families.chunks import (
+    ChunkRunner,
     Chunks,
-    Runner,
     decayed_products,
     decays_before,
     gather,
@@ -29,7 +29,7 @@ def step(S: Tensor, row: RecurrenceInputs) -> tuple[Tensor, Tensor]:
     return S, read(S, row.q)
 
 
-def run(rows: RecurrenceInputs, index: Tensor) -> Runner:
+def run(rows: RecurrenceInputs, index: Tensor) -> ChunkRunner:
     """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
     assert rows.a is not None and rows.b is not None
     q, k, v, a, b = (gather(t, index) for t in (rows.q, rows.k, rows.v, rows.a, rows.b))
@@ -41,7 +41,7 @@ def run(rows: RecurrenceInputs, index: Tensor) -> Runner:
     p, reads = solved.split((v.shape[-1], k.shape[-1]), dim=-1)
     [qb], [qk] = (decayed_products((q,), x, total, total) for x in (b, k))
     to_end = (total[..., -1:, :] - total).exp()
-    return Runner(
+    return ChunkRunner(
         Chunks(
             u=torch.cat((p, v), dim=-2),
             w=torch.cat((-reads, torch.zeros_like(reads)), dim=-2),

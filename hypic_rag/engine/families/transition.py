@@ -13,7 +13,7 @@ from torch import Tensor
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
-class Sizes(Protocol):
+class LayerSizes(Protocol):
     """What of a layer a transition depends on. ``rates``: (H,) log decays a token, or (H, K) a unit of time."""
 
     @property
@@ -37,11 +37,11 @@ class Transition(Protocol):
     form: str
     tensor: str
 
-    def shapes(self, sizes: Sizes) -> Shapes: ...
+    def shapes(self, sizes: LayerSizes) -> Shapes: ...
 
     def keep(self, rows: RecurrenceInputs) -> Kept: ...
 
-    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: LayerSizes) -> Tensor:
         """R, S: (H, K, V) float32, not modified. Returns a new one."""
         ...
 
@@ -51,13 +51,13 @@ class Dense:
 
     name, form, tensor = "dense", "dense", "T"
 
-    def shapes(self, sizes: Sizes) -> Shapes:
+    def shapes(self, sizes: LayerSizes) -> Shapes:
         return {"T": (sizes.n_heads, sizes.k_dim, sizes.k_dim)}
 
     def keep(self, rows: RecurrenceInputs) -> Kept:
         return {}
 
-    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: LayerSizes) -> Tensor:
         return torch.baddbmm(S, kept["T"], R)
 
 
@@ -66,13 +66,13 @@ class Diagonal:
 
     name, form, tensor = "diagonal", "diagonal", "log_T"
 
-    def shapes(self, sizes: Sizes) -> Shapes:
+    def shapes(self, sizes: LayerSizes) -> Shapes:
         return {"log_T": (sizes.n_heads, sizes.k_dim)}
 
     def keep(self, rows: RecurrenceInputs) -> Kept:
         return {"log_T": rows.log_decay.sum(0)}
 
-    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: LayerSizes) -> Tensor:
         return torch.addcmul(S, kept["log_T"].exp()[..., None], R)
 
 
@@ -81,13 +81,13 @@ class Scalar:
 
     name, form, tensor = "scalar", "scalar", "log_T"
 
-    def shapes(self, sizes: Sizes) -> Shapes:
+    def shapes(self, sizes: LayerSizes) -> Shapes:
         return {"log_T": (sizes.n_heads,)}
 
     def keep(self, rows: RecurrenceInputs) -> Kept:
         return {"log_T": rows.log_decay.sum(0)}
 
-    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: LayerSizes) -> Tensor:
         return torch.addcmul(S, kept["log_T"].exp()[:, None, None], R)
 
 
@@ -96,13 +96,13 @@ class Length:
 
     name, form, tensor = "scalar, from the length", "length", ""
 
-    def shapes(self, sizes: Sizes) -> Shapes:
+    def shapes(self, sizes: LayerSizes) -> Shapes:
         return {}
 
     def keep(self, rows: RecurrenceInputs) -> Kept:
         return {}
 
-    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: LayerSizes) -> Tensor:
         assert sizes.rates is not None
         T = (n_tokens * sizes.rates.to(R.device)).exp()
         return torch.addcmul(S, T[:, None, None], R)
@@ -113,14 +113,14 @@ class TimeSteps:
 
     name, form, tensor = "diagonal, from the sum of dt", "steps", "dt"
 
-    def shapes(self, sizes: Sizes) -> Shapes:
+    def shapes(self, sizes: LayerSizes) -> Shapes:
         return {"dt": (sizes.n_heads,)}
 
     def keep(self, rows: RecurrenceInputs) -> Kept:
         assert rows.dt is not None
         return {"dt": rows.dt.sum(0)}
 
-    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: Sizes) -> Tensor:
+    def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: LayerSizes) -> Tensor:
         assert sizes.rates is not None
         T = (kept["dt"][:, None] * sizes.rates.to(R.device)).exp()
         return torch.addcmul(S, T[..., None], R)

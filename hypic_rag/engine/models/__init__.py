@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.errors import UnsupportedModel
 
 
@@ -27,20 +27,20 @@ MODEL_TYPES: dict[str, ModuleType] = _files()
 """The file of each ``config.model_type``."""
 
 
-def prepare(model: PreTrainedModel) -> Layout:
+def prepare(model: PreTrainedModel) -> CacheSpec:
     """Swap what reads other tokens. Raises UnsupportedModel."""
     text = text_part(model)
     kind = text.config.model_type
     check_supported(kind, type(model).__name__, lambda: mixers(model))
-    layout, file = Layout(), MODEL_TYPES[kind]
+    cache_spec, file = CacheSpec(), MODEL_TYPES[kind]
     package = type(model).__module__.partition(".")[0]
     if package == "fla" and not hasattr(file, "REGISTERED_BY"):
         raise UnsupportedModel(
             f"the class of this {kind} model is flash-linear-attention's, which takes the place of transformers' own "
             "in a process that has imported it. Load the model in another process"
         )
-    file.prepare(text, layout)
-    return layout
+    file.prepare(text, cache_spec)
+    return cache_spec
 
 
 def text_part(model: Any) -> Any:

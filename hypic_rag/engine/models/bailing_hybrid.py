@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.models.kda_mixer import KimiDeltaAttention
 from hypic_rag.engine.models.latent_attention import LatentAttention
 from hypic_rag.engine.rotary import Rotary
@@ -35,13 +35,13 @@ class RotatedLatentAttention(LatentAttention):
         return out * gate.to(out.dtype)[..., None]
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     config = model.config
     # The rotated dims stand behind the latent, and what is kept has its pairs as halves.
     parameters = config.rope_parameters
-    rotary = layout.rotary(Rotary.from_module(model.model.rotary_emb, parameters, first=config.kv_lora_rank))
+    rotary = cache_spec.rotary(Rotary.from_module(model.model.rotary_emb, parameters, first=config.kv_lora_rank))
     for layer in model.model.layers:
         if layer.block_type == "linear_attention":
-            layer.self_attn = Gated(layer.self_attn, layout)
+            layer.self_attn = Gated(layer.self_attn, cache_spec)
         else:
-            layer.self_attn = RotatedLatentAttention(layer.self_attn, layout, rotary)
+            layer.self_attn = RotatedLatentAttention(layer.self_attn, cache_spec, rotary)

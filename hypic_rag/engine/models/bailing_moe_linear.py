@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import lightning
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import AttentionLayer, LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.bailing_hybrid import RotatedLatentAttention
 from hypic_rag.engine.models.mixer import Mixer
 from hypic_rag.engine.passes.base import AttentionParams
@@ -23,14 +23,14 @@ Angles = tuple[Tensor, Tensor]
 """cos and sin, (1, N, rotated dims) each."""
 
 
-class Lightning(Mixer):
+class BailingLightning(Mixer):
     """Keys are rotated, and so the state is: it is kept at local positions and turned where it is placed."""
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         # Made anew: a buffer that no checkpoint has need not survive the loading.
         depth = (m.layer_idx - 1) / (m.config.num_hidden_layers - 1)  # below 0 at first, as in its own code
         rates = -lightning.slopes(m.num_heads) * (1 - depth + 1e-5)
-        rotary = layout.rotaries[0]
+        rotary = cache_spec.rotaries[0]
         return LinearLayer(lightning.FAMILY, m.num_heads, m.head_dim, m.head_dim, rates=rates.float(), rotary=rotary)
 
     def forward(self, hidden_states: Tensor, *_: Any, position_embeddings: Angles | None = None, **__: Any) -> Any:
@@ -46,11 +46,11 @@ class Lightning(Mixer):
 class GroupedQueryAttention(nn.Module):
     """Swapped, because the model does not ask transformers for its attention function."""
 
-    def __init__(self, original: Any, layout: Layout, rotary: Rotary):
+    def __init__(self, original: Any, cache_spec: CacheSpec, rotary: Rotary):
         super().__init__()
         self.original = original
         layer = AttentionLayer(original.num_key_value_heads, original.head_dim, original.head_dim, rotary)
-        self.handle = AttentionHandle.take(layer, layout)
+        self.handle = AttentionHandle.take(layer, cache_spec)
 
     def forward(self, hidden_states: Tensor, *_: Any, position_embeddings: Angles | None = None, **__: Any) -> Any:
         m, x = self.original, hidden_states[0]
@@ -60,8 +60,8 @@ class GroupedQueryAttention(nn.Module):
 
 
 class Latent(RotatedLatentAttention):
-    def __init__(self, original: Any, layout: Layout, rotary: Rotary):
-        super().__init__(original, layout, rotary)
+    def __init__(self, original: Any, cache_spec: CacheSpec, rotary: Rotary):
+        super().__init__(original, cache_spec, rotary)
         original.o_proj = original.dense  # its name here
 
     def forward(self, hidden_states: Tensor, *_: Any, position_embeddings: Angles | None = None, **__: Any) -> Any:
@@ -89,20 +89,20 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((turning * cos + torch.cat((-second, first), dim=-1) * sin, passing), dim=-1)
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     config, base = model.config, model.model
     parameters = getattr(config, "rope_parameters", None) or {
         "rope_theta": config.rope_theta,
         **(config.rope_scaling or {}),
     }
-    rotary = layout.rotary(Rotary.from_module(base.rotary_emb, parameters))
+    rotary = cache_spec.rotary(Rotary.from_module(base.rotary_emb, parameters))
     for layer in base.layers[: config.num_hidden_layers]:  # those after them predict further tokens in training
         m = layer.attention
         if layer.attention_layer_type == "linear_attention":
-            layer.attention = Lightning(m, layout)
+            layer.attention = BailingLightning(m, cache_spec)
         elif hasattr(m, "kv_b_proj"):
             # The rotated dims stand behind the latent, and what is kept has its pairs as halves.
             latent = Rotary.from_module(base.rotary_emb_mla, parameters, first=config.kv_lora_rank)
-            layer.attention = Latent(m, layout, layout.rotary(latent))
+            layer.attention = Latent(m, cache_spec, cache_spec.rotary(latent))
         else:
-            layer.attention = GroupedQueryAttention(m, layout, rotary)
+            layer.attention = GroupedQueryAttention(m, cache_spec, rotary)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.engine.attention import AttentionHandle
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.models.mamba2_mixer import Mamba2
 
 MODEL_TYPES = ("falcon_h1",)
@@ -21,9 +21,9 @@ class ScaledMamba2(Mamba2):
         return super().gated(m, out, gate) if m.mamba_rms_norm else out * F.silu(gate)
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     config = model.config
-    rotary = layout.rotation(model.model.rotary_emb, config)
+    rotary = cache_spec.rotation(model.model.rotary_emb, config)
     for layer in model.model.layers:
-        layer.mamba = ScaledMamba2(layer.mamba, layout)
-        AttentionHandle.give(layer.self_attn, config, layout, rotary)
+        layer.mamba = ScaledMamba2(layer.mamba, cache_spec)
+        AttentionHandle.give(layer.self_attn, config, cache_spec, rotary)

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import gla, retnet
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
 from hypic_rag.engine.models.fla_mixer import FlaMixer
 
@@ -20,9 +20,9 @@ REGISTERED_BY = fla_mixer.PACKAGE
 class Retention(FlaMixer):
     """Queries and keys are rotated, so the state is too."""
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         rates = torch.log1p(-(2.0 ** (-5.0 - torch.arange(m.num_heads, dtype=torch.float64)))).float()
-        rotary = fla_mixer.rotation(m.rotary, layout)
+        rotary = fla_mixer.rotation(m.rotary, cache_spec)
         heads, channels, kernel = m.num_heads, *self.convolution(m)
         return LinearLayer(retnet.FAMILY, heads, m.head_k_dim, m.head_v_dim, channels, kernel, rates, rotary)
 
@@ -41,7 +41,7 @@ class Retention(FlaMixer):
 
 
 class GatedLinearAttention(FlaMixer):
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(gla.FAMILY, m.num_heads, m.head_k_dim, m.head_v_dim, *self.convolution(m))
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
@@ -70,5 +70,5 @@ def gated(m: Any, out: Tensor, x: Tensor) -> Tensor:
 MIXERS = {"retnet": Retention, "gla": GatedLinearAttention}
 
 
-def prepare(model: Any, layout: Layout) -> None:
-    fla_mixer.swap(model, layout, MIXERS[model.config.model_type])
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
+    fla_mixer.swap(model, cache_spec, MIXERS[model.config.model_type])

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import deltanet, gdn, kda
 from hypic_rag.engine.families.delta import l2norm
 from hypic_rag.engine.families.family import Family
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
 from hypic_rag.engine.models.fla_mixer import FlaMixer
 
@@ -24,7 +24,7 @@ class DeltaRule(FlaMixer):
 
     family: Family
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(self.family, self.heads(m), m.head_k_dim, m.head_v_dim, *self.convolution(m))
 
     def heads(self, m: Any) -> int:
@@ -83,14 +83,14 @@ class DeltaNet(DeltaRule):
         return torch.zeros(len(x), m.num_heads, device=x.device)
 
 
-class GatedDeltaNet(DeltaRule):
+class FlaGatedDeltaNet(DeltaRule):
     family = gdn.FAMILY
 
     def log_decay(self, m: Any, x: Tensor) -> Tensor:
         return -m.A_log.float().exp() * F.softplus(m.a_proj(x).float() + m.dt_bias.float())  # type: ignore[no-any-return]
 
 
-class KimiDeltaAttention(DeltaRule):
+class FlaKimiDeltaAttention(DeltaRule):
     family = kda.FAMILY
 
     def log_decay(self, m: Any, x: Tensor) -> Tensor:
@@ -103,10 +103,10 @@ class KimiDeltaAttention(DeltaRule):
 
 MIXERS: dict[str, type[DeltaRule]] = {
     "delta_net": DeltaNet,
-    "gated_deltanet": GatedDeltaNet,
-    "kda": KimiDeltaAttention,
+    "gated_deltanet": FlaGatedDeltaNet,
+    "kda": FlaKimiDeltaAttention,
 }
 
 
-def prepare(model: Any, layout: Layout) -> None:
-    fla_mixer.swap(model, layout, MIXERS[model.config.model_type])
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
+    fla_mixer.swap(model, cache_spec, MIXERS[model.config.model_type])

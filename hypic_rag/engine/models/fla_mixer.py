@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.layers import AttentionLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.rotary import Rotary
@@ -53,13 +53,13 @@ class FlaMixer(Mixer):
 class FullAttention(nn.Module):
     """Takes the place of a full-attention layer (``attn`` in the configuration), which calls flash-attn itself."""
 
-    def __init__(self, original: Any, layout: Layout):
+    def __init__(self, original: Any, cache_spec: CacheSpec):
         super().__init__()
         self.original = original
-        self.rotary = rotation(original.rotary, layout)
+        self.rotary = rotation(original.rotary, cache_spec)
         heads, dim = original.num_kv_heads, original.head_dim
         layer = AttentionLayer(heads, dim, dim, self.rotary, original.window_size)
-        self.handle = AttentionHandle.take(layer, layout)
+        self.handle = AttentionHandle.take(layer, cache_spec)
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None, None]:
         """hidden_states: (1, N, hidden)."""
@@ -73,15 +73,15 @@ class FullAttention(nn.Module):
         return m.o_proj(out.transpose(0, 1).flatten(1))[None], None, None
 
 
-def swap(model: Any, layout: Layout, mixer: type[Mixer]) -> None:
+def swap(model: Any, cache_spec: CacheSpec, mixer: type[Mixer]) -> None:
     """The ``attn`` of every block."""
     for block in model.model.layers:
         is_full = hasattr(block.attn, "rope_theta")
-        block.attn = FullAttention(block.attn, layout) if is_full else mixer(block.attn, layout)
+        block.attn = FullAttention(block.attn, cache_spec) if is_full else mixer(block.attn, cache_spec)
 
 
-def rotation(m: Any, layout: Layout) -> Rotary:
+def rotation(m: Any, cache_spec: CacheSpec) -> Rotary:
     """m: a rotary module; its frequencies in float32, as it computes them itself."""
     inv_freq = 1.0 / m.base ** (torch.arange(0, m.dim, 2, dtype=torch.float32) / m.dim)
     settings = json.dumps(["fla", m.base, m.dim, m.interleaved])
-    return layout.rotary(Rotary(inv_freq.double(), settings, interleaved=m.interleaved))
+    return cache_spec.rotary(Rotary(inv_freq.double(), settings, interleaved=m.interleaved))

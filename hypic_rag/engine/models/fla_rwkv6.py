@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import rwkv6
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
 from hypic_rag.engine.models.mixer import Mixer
 
@@ -16,10 +16,10 @@ MODEL_TYPES = ("rwkv6",)
 REGISTERED_BY = fla_mixer.PACKAGE
 
 
-class TimeMix(Mixer):
+class Rwkv6TimeMix(Mixer):
     returns = 3
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(rwkv6.FAMILY, m.num_heads, m.head_k_dim, m.head_v_dim, channels=m.hidden_size, kernel=2)
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
@@ -41,12 +41,12 @@ def shares(m: Any, x: Tensor, delta: Tensor) -> tuple[Tensor, ...]:
     return (torch.einsum("nir,hir->nih", inner, weight) + m.x_bias).unbind(1)  # type: ignore[no-any-return]
 
 
-class ChannelMix(Mixer):
+class Rwkv6ChannelMix(Mixer):
     """The feed-forward layer, which reads the row before."""
 
     returns = 2
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(None, channels=m.hidden_size, kernel=2)
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class ChannelMix(Mixer):
         return m.receptance(x, delta).sigmoid() * value  # type: ignore[no-any-return]
 
 
-def prepare(model: Any, layout: Layout) -> None:
-    fla_mixer.swap(model, layout, TimeMix)
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
+    fla_mixer.swap(model, cache_spec, Rwkv6TimeMix)
     for block in model.model.layers:
-        block.ffn = ChannelMix(block.ffn, layout)
+        block.ffn = Rwkv6ChannelMix(block.ffn, cache_spec)

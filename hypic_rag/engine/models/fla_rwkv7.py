@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import rwkv7
 from hypic_rag.engine.families.delta import l2norm
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models import fla_mixer
 from hypic_rag.engine.models.mixer import Mixer
 from hypic_rag.errors import UnsupportedModel
@@ -20,10 +20,10 @@ REGISTERED_BY = fla_mixer.PACKAGE
 FASTEST = -0.6065306597126334  # log decay a token, -exp(-0.5)
 
 
-class TimeMix(Mixer):
+class Rwkv7TimeMix(Mixer):
     """The first layer's values (``v_first``) go to all layers beside the hidden states, row by row: none is kept."""
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(rwkv7.FAMILY, m.num_heads, m.head_dim, m.head_v_dim, channels=m.hidden_size, kernel=2)
 
     def forward(
@@ -54,24 +54,24 @@ class TimeMix(Mixer):
         return x.view(len(x), self.layer.n_heads, -1).float()
 
 
-class ChannelMix(Mixer):
+class Rwkv7ChannelMix(Mixer):
     """The feed-forward layer, which reads the row before."""
 
     returns = 2
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(None, channels=m.hidden_size, kernel=2)
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
         return m.value(m.act_fn(m.key(x + (self.token_shift(x) - x) * m.x_k)))  # type: ignore[no-any-return]
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     if model.config.attn is not None:
         raise UnsupportedModel(
             "this RWKV-7 has layers of full attention (attn in its configuration), which flash-linear-attention's own "
             "forward cannot run; use a model without them"
         )
-    fla_mixer.swap(model, layout, TimeMix)
+    fla_mixer.swap(model, cache_spec, Rwkv7TimeMix)
     for block in model.model.layers:
-        block.ffn = ChannelMix(block.ffn, layout)
+        block.ffn = Rwkv7ChannelMix(block.ffn, cache_spec)

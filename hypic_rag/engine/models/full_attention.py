@@ -3,7 +3,7 @@
 from typing import Any
 
 from hypic_rag.engine.attention import AttentionHandle
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.errors import UnsupportedModel
 
 MODEL_TYPES = (
@@ -27,7 +27,7 @@ MODEL_TYPES = (
 )
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     config = model.config
     if declared(config, "use_bidirectional_attention"):
         raise UnsupportedModel(
@@ -35,12 +35,12 @@ def prepare(model: Any, layout: Layout) -> None:
             "what follows it; use a model that generates text"
         )
     kinds = declared(config, "layer_types") or [""] * len(model.model.layers)
-    rotaries = {kind: layout.rotation(model.model.rotary_emb, config, kind) for kind in sorted(set(kinds))}
+    rotaries = {kind: cache_spec.rotation(model.model.rotary_emb, config, kind) for kind in sorted(set(kinds))}
     for layer, kind in zip(model.model.layers, kinds, strict=True):
         m = layer.self_attn
         rotary = rotaries[kind] if getattr(m, "use_rope", True) else None
         window = declared(config, "sliding_window") if kind != "full_attention" else None
-        AttentionHandle.give(m, config, layout, rotary, window)
+        AttentionHandle.give(m, config, cache_spec, rotary, window)
 
 
 def declared(config: Any, name: str) -> Any:

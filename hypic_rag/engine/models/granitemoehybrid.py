@@ -3,17 +3,17 @@
 from typing import Any
 
 from hypic_rag.engine.attention import AttentionHandle
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.models.mamba2_mixer import Mamba2
 
 MODEL_TYPES = ("granitemoehybrid",)
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     config = model.config
-    rotary = layout.rotation(model.model.rotary_emb, config)
+    rotary = cache_spec.rotation(model.model.rotary_emb, config)
     for layer in model.model.layers:
         if layer.mamba is not None:
-            layer.mamba = Mamba2(layer.mamba, layout)
+            layer.mamba = Mamba2(layer.mamba, cache_spec)
         else:
-            AttentionHandle.give(layer.self_attn, config, layout, rotary)
+            AttentionHandle.give(layer.self_attn, config, cache_spec, rotary)

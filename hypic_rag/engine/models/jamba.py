@@ -6,17 +6,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import mamba1
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 MODEL_TYPES = ("jamba",)
 
 
 class Mamba1(Mixer):
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(
             mamba1.FAMILY,
             m.intermediate_size,
@@ -47,10 +47,10 @@ class Mamba1(Mixer):
         return out.squeeze(-1) + skip
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     config = model.config
     for layer in model.model.layers:
         if hasattr(layer, "mamba"):
-            layer.mamba = Mamba1(layer.mamba, layout)
+            layer.mamba = Mamba1(layer.mamba, cache_spec)
         else:
-            AttentionHandle.give(layer.self_attn, config, layout)
+            AttentionHandle.give(layer.self_attn, config, cache_spec)

@@ -5,18 +5,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import kda
 from hypic_rag.engine.families.delta import l2norm
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 
 class KimiDeltaAttention(Mixer):
     """The forget gate is the model's own module; what else differs is where the output gate comes from."""
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(
             kda.FAMILY, m.num_heads, m.head_dim, m.head_dim, channels=m.conv_dim, kernel=m.conv_kernel_size
         )

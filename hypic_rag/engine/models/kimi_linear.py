@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.models.kda_mixer import KimiDeltaAttention
 from hypic_rag.engine.models.latent_attention import LatentAttention
 
@@ -16,7 +16,7 @@ class LowRankGated(KimiDeltaAttention):
         return m.g_b_proj(m.g_a_proj(x))  # type: ignore[no-any-return]
 
 
-def prepare(model: Any, layout: Layout) -> None:
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
     for layer in model.model.layers:
         mixer = LowRankGated if layer.block_type == "linear_attention" else LatentAttention
-        layer.self_attn = mixer(layer.self_attn, layout)
+        layer.self_attn = mixer(layer.self_attn, cache_spec)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.layers import AttentionLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.rotary import Rotary
 
@@ -21,12 +21,12 @@ class LatentAttention(nn.Module):
     value. ``rotated`` and ``gated`` are what models add.
     """
 
-    def __init__(self, original: Any, layout: Layout, rotary: Rotary | None = None):
+    def __init__(self, original: Any, cache_spec: CacheSpec, rotary: Rotary | None = None):
         super().__init__()
         self.original = original
         rank = original.kv_lora_rank
         layer = AttentionLayer(1, rank + original.qk_rope_head_dim, rank, rotary, latent=True)
-        self.handle = AttentionHandle.take(layer, layout)
+        self.handle = AttentionHandle.take(layer, cache_spec)
 
     def forward(
         self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor] | None = None, **_: Any

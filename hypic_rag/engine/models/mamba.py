@@ -4,18 +4,18 @@ from typing import Any
 
 from torch import Tensor
 
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.models.jamba import Mamba1
 
 MODEL_TYPES = ("falcon_mamba", "mamba")
 
 
-class Plain(Mamba1):
+class MambaMixer(Mamba1):
     def normed(self, m: Any, dt: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return dt, B, C
 
 
-def prepare(model: Any, layout: Layout) -> None:
-    mixer = Plain if model.config.model_type == "mamba" else Mamba1
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
+    mixer = MambaMixer if model.config.model_type == "mamba" else Mamba1
     for layer in model.backbone.layers:
-        layer.mixer = mixer(layer.mixer, layout)
+        layer.mixer = mixer(layer.mixer, cache_spec)

@@ -6,17 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import mamba2
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 
 class Mamba2(Mixer):
     """What differs between them are names (``sizes``) and what is done around the recurrence."""
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(
             mamba2.FAMILY,
             m.num_heads,

@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.errors import UnsupportedModel
 
 
@@ -21,7 +21,7 @@ class Mixer(nn.Module):
 
     returns = 1
 
-    def __init__(self, original: Any, layout: Layout):
+    def __init__(self, original: Any, cache_spec: CacheSpec):
         super().__init__()
         activation = getattr(original, "activation", None)
         if isinstance(activation, str) and activation not in ("silu", "swish"):
@@ -30,11 +30,11 @@ class Mixer(nn.Module):
                 "known here. Choose another model, or add its mixer: docs/adding-a-model.md"
             )
         self.original = original
-        self.layer = self.sizes(original, layout)
-        self.slot = layout.take(self.layer)
-        self.current = layout.current
+        self.layer = self.sizes(original, cache_spec)
+        self.slot = cache_spec.take(self.layer)
+        self.current = cache_spec.current
 
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         """What the layer keeps. m: the original."""
         raise NotImplementedError
 

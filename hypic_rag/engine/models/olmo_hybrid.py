@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.models import qwen3_5
 from hypic_rag.engine.models.qwen3_5 import GatedDeltaNet, Projected
 
@@ -24,5 +24,5 @@ class WritesUpToTwo(GatedDeltaNet):
         return m.o_proj(m.o_norm(out, z).reshape(n, -1))  # type: ignore[no-any-return]
 
 
-def prepare(model: Any, layout: Layout) -> None:
-    qwen3_5.prepare(model, layout, WritesUpToTwo)
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
+    qwen3_5.prepare(model, cache_spec, WritesUpToTwo)

@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from hypic_rag.engine.attention import AttentionHandle
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.families import gdn
 from hypic_rag.engine.layers import LinearLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.models.mixer import Mixer
 
 MODEL_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")
@@ -25,7 +25,7 @@ class Projected:
 
 
 class GatedDeltaNet(Mixer):
-    def sizes(self, m: Any, layout: Layout) -> LinearLayer:
+    def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
         return LinearLayer(
             gdn.FAMILY,
             m.num_v_heads,
@@ -55,11 +55,11 @@ class GatedDeltaNet(Mixer):
         return self.output(m, out.reshape(-1, m.head_v_dim), p.z.reshape(-1, m.head_v_dim), len(x))
 
 
-def prepare(model: Any, layout: Layout, mixer: type[GatedDeltaNet] = GatedDeltaNet) -> None:
+def prepare(model: Any, cache_spec: CacheSpec, mixer: type[GatedDeltaNet] = GatedDeltaNet) -> None:
     config = model.config
-    rotary = layout.rotation(model.model.rotary_emb, config)  # none in some of OLMo Hybrid
+    rotary = cache_spec.rotation(model.model.rotary_emb, config)  # none in some of OLMo Hybrid
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
-            layer.linear_attn = mixer(layer.linear_attn, layout)
+            layer.linear_attn = mixer(layer.linear_attn, cache_spec)
         else:
-            AttentionHandle.give(layer.self_attn, config, layout, rotary)
+            AttentionHandle.give(layer.self_attn, config, cache_spec, rotary)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypic_rag.engine.layout import Layout
+from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.models import qwen3_5
 from hypic_rag.engine.models.qwen3_5 import GatedDeltaNet, Projected
 
@@ -23,5 +23,5 @@ class Interleaved(GatedDeltaNet):
         return Projected(qkv, z.reshape(n, -1), b.reshape(n, -1), a.reshape(n, -1))
 
 
-def prepare(model: Any, layout: Layout) -> None:
-    qwen3_5.prepare(model, layout, Interleaved)
+def prepare(model: Any, cache_spec: CacheSpec) -> None:
+    qwen3_5.prepare(model, cache_spec, Interleaved)

@@ -2,7 +2,7 @@
 
 ``TorchAssembly`` and ``TorchIsolation`` do so in plain torch, ``DeviceAssembly``, ``DeviceIsolation`` and
 ``DeviceLongPrompt`` with kernels, over states and keys that stand in a GPU's pools. A layer calls the pass and never
-asks which it is. ``slot``: the layer's number in the model's ``Layout``; ``layer``: what stands there.
+asks which it is. ``slot``: the layer's number in the model's ``CacheSpec``; ``layer``: what stands there.
 """
 
 from collections.abc import Iterator

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from hypic_kernels import attention, chunked_scan, convolution, scan
-from hypic_kernels.pieces import AttentionBucket
+from hypic_kernels.attention_plan import AttentionBucket
 from hypic_kernels.plan import AttentionPlan, LinearPlan
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.cache.tiers.slabs import LayerPools
+from hypic_rag.cache.tiers.device_tensors import LayerPools
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import AttentionLayer, LinearLayer
 from hypic_rag.engine.passes.base import AttentionParams

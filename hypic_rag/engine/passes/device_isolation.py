@@ -13,7 +13,7 @@ from hypic_rag.engine.layers import AttentionLayer, LinearLayer
 from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.passes.gated_delta_kernels import prepared
 from hypic_rag.engine.passes.many_rows import ManyRows, causal_on_device, isolated_plan
-from hypic_rag.engine.passes.prefill_kernels import Chunks
+from hypic_rag.engine.passes.prefill_kernels import ChunkedGatedDelta
 from hypic_rag.engine.passes.torch_isolation import Kept, nothing_kept
 
 
@@ -74,7 +74,7 @@ class DeviceIsolation(ManyRows):
         kernel = m.conv1d.weight.shape[-1]
         tails = qkv.new_empty(len(self.spans), kernel - 1, qkv.shape[1])
         q, k, v, log_decay, beta = prepared(m, qkv, a, b, beta_scale, self.plan, tails, qkv.dtype)
-        rule = Chunks(q, k, v, log_decay, beta, self.cu)
+        rule = ChunkedGatedDelta(q, k, v, log_decay, beta, self.cu)
         start = v.new_zeros(len(self.cu) - 1, *v.shape[1:2], k.shape[-1], v.shape[-1], dtype=torch.float32)
         if len(self.behind_seams):
             start[self.behind_seams] = rule.end_of(self.seam_rows, self.cu_seams)

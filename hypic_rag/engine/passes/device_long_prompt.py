@@ -12,7 +12,7 @@ from hypic_rag.engine.layers import AttentionLayer, LinearLayer
 from hypic_rag.engine.passes.base import AttentionParams
 from hypic_rag.engine.passes.gated_delta_kernels import prepared
 from hypic_rag.engine.passes.many_rows import ManyRows, causal_on_device, isolated_plan
-from hypic_rag.engine.passes.prefill_kernels import Chunks
+from hypic_rag.engine.passes.prefill_kernels import ChunkedGatedDelta
 from hypic_rag.engine.sequence_slots import SequenceSlots
 
 
@@ -37,7 +37,7 @@ class DeviceLongPrompt(ManyRows):
     ) -> Tensor:
         pools = self.pool.layers[slot]
         q, k, v, log_decay, beta = prepared(m, qkv, a, b, beta_scale, self.plan, pools.slots["tail"], qkv.dtype)
-        out, end = Chunks(q, k, v, log_decay, beta, self.cu).run(None)
+        out, end = ChunkedGatedDelta(q, k, v, log_decay, beta, self.cu).run(None)
         pools.slots["S"][self.slots.next_slot] = end[0]
         return out
 

@@ -5,7 +5,7 @@ from hypic_kernels import chunked_scan, scan
 from hypic_kernels.plan import LinearPlan
 from torch import Tensor
 
-from hypic_rag.cache.tiers.slabs import LayerPools
+from hypic_rag.cache.tiers.device_tensors import LayerPools
 from hypic_rag.engine.families.inputs import RecurrenceInputs
 from hypic_rag.engine.layers import LinearLayer
 

@@ -18,7 +18,7 @@ def is_there() -> bool:
     return True
 
 
-class Chunks:
+class ChunkedGatedDelta:
     """The gated delta rule over stretches of rows, from states of their own. cu: (n_stretches + 1,) their edges.
 
     q, k: (N, Hk, K) and v: (N, H, V) in the model's type, in which fla's kernels multiply; log_decay, beta: (N, H)

@@ -11,8 +11,8 @@ from hypic_rag.engine import PrefillReport, SegmentEngine
 from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.background import result_of
 from hypic_rag.integrations.llama_index.node_text import title_and_text
-from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.segments import ColdSegment, caching, cold_segments, run_packed
+from hypic_rag.retrieval.throttle import Throttle
 
 
 class PrefillSegments(TransformComponent):
@@ -67,7 +67,7 @@ class PrefillSegments(TransformComponent):
                 ids = [segment.ids for segment in pack]
                 reports.append(self._engine.prefill(ids, policy=policy, stop=stop))
 
-        run_packed(cold, self._engine, Pace(), prefill)
+        run_packed(cold, self._engine, Throttle(), prefill)
         total = {
             name: sum(getattr(report, name) for report in reports)
             for name in ("n_hits", "n_prefilled", "n_tokens", "nbytes", "seconds")

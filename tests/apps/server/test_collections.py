@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from collecting import SECRET, Api, check_database, entries, kept, make_service, serving, text
-from hypic_apps.collections.database import Database
+from hypic_apps.collections.database import CollectionDatabase
 from hypic_apps.server.app_state import Service
 from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.collections import catalog as module
@@ -337,7 +337,7 @@ def test_collections_that_the_database_does_not_know_are_not_deleted(tmp_path: P
 
 
 def test_a_database_that_takes_no_more(tmp_path: Path) -> None:
-    database = Database(tmp_path / "server.sqlite")
+    database = CollectionDatabase(tmp_path / "server.sqlite")
     cursor = database.connection.cursor()
     cursor.row_factory = None  # no column of ours
     cursor.execute("PRAGMA max_page_count = 20").fetchall()

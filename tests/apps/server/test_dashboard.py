@@ -8,7 +8,7 @@ import pytest
 from operated import client, make_service
 
 from hypic_rag.engine import Generation, Policy
-from hypic_rag.engine.report import Report, SegmentUse
+from hypic_rag.engine.outputs import Report, SegmentUse
 
 DASHBOARD = json.loads((Path(__file__).parents[3] / "deploy" / "grafana" / "hypic-rag.json").read_text("utf-8"))
 TARGETS = [(panel, target) for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]

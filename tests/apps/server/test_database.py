@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypic_apps.collections.database import NAMES, Database
+from hypic_apps.collections.database import NAMES, CollectionDatabase
 from hypic_apps.server.auth.keys import Keys
 from hypic_apps.server.errors import NoRoom
 
@@ -15,7 +15,7 @@ from hypic_rag.errors import HypicError, StoreDamaged
 def path(tmp_path: Path) -> Path:
     """With one key, one collection and one file in it."""
     Keys(tmp_path).add("acme")
-    database = Database(tmp_path / "server.sqlite")
+    database = CollectionDatabase(tmp_path / "server.sqlite")
     with database.writing() as db:
         db.execute("INSERT INTO collections (id, tenant, name, created_at) VALUES ('col-0', 'acme', 'c', 1)")
         names = "id, collection_id, filename, bytes, created_at"
@@ -36,7 +36,7 @@ def test_a_table_that_was_lost_is_no_empty_one(path: Path, name: str) -> None:
     """Without its keys a server would be everybody's."""
     change(path, f"DROP TABLE {name}")
     with pytest.raises(StoreDamaged, match=rf"is damaged: it has no .*{name}.*Put a copy"):
-        Database(path)
+        CollectionDatabase(path)
     with pytest.raises(StoreDamaged):
         assert Keys(path.parent).exist
 
@@ -48,7 +48,7 @@ def test_a_table_that_was_lost_is_no_empty_one(path: Path, name: str) -> None:
 ])  # fmt: skip
 def test_no_value_of_a_damaged_row_is_believed(path: Path, table: str, column: str, value: str) -> None:
     change(path, f"UPDATE {table} SET {column} = {value}")
-    database = Database(path)
+    database = CollectionDatabase(path)
     asked = "*" if table != "keys" else "id, hash, tenant AS owner, created"
     with pytest.raises(StoreDamaged, match="could not decode"), database.reading() as db:
         db.execute(f"SELECT {asked} FROM {table}").fetchall()
@@ -58,7 +58,7 @@ def test_no_value_of_a_damaged_row_is_believed(path: Path, table: str, column: s
 def test_a_file_of_an_older_version_gets_what_it_lacks(path: Path) -> None:
     change(path, "DROP TABLE keys")
     change(path, "PRAGMA user_version = 0")
-    Database(path).close()
+    CollectionDatabase(path).close()
     assert not Keys(path.parent).exist
 
 

@@ -279,7 +279,7 @@ def test_a_large_file_does_not_hold_up_a_small_one_nor_a_question(tmp_path: Path
 
 def test_a_turn_is_refused_to_who_was_stopped() -> None:
     stopped = threading.Event()
-    turns = worker.Turns(lambda: True)
+    turns = worker.IngestTurns(lambda: True)
     with turns.turn(stopped):
         stopped.set()
     with pytest.raises(worker.Stopped), turns.turn(stopped):

@@ -14,7 +14,7 @@ from hypic_apps.server.observability.request_metrics import RequestMetrics, outc
 from operated import client, make_service
 
 from hypic_rag.engine import Generation, Policy, Sampling
-from hypic_rag.engine.report import Report, SegmentUse
+from hypic_rag.engine.outputs import Report, SegmentUse
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Prompt
 

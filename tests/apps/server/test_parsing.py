@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from hostile import pdf
-from hypic_apps.server.ingestion.parse_sandbox import Limits, NotRead, Stopped, documents, parse
+from hypic_apps.server.ingestion.parse_sandbox import NotRead, ParseLimits, Stopped, documents, parse
 
-LIMITS = Limits(seconds=30, memory=512 * 2**20, characters=50_000, documents=100)
+LIMITS = ParseLimits(seconds=30, memory=512 * 2**20, characters=50_000, documents=100)
 
 
-def read(folder: Path, name: str, content: bytes, limits: Limits = LIMITS) -> tuple[list[tuple[str, str]], str | None]:
+def read(
+    folder: Path, name: str, content: bytes, limits: ParseLimits = LIMITS
+) -> tuple[list[tuple[str, str]], str | None]:
     (folder / name).write_bytes(content)
     out = folder / "out.parsed"
     told = parse(folder / name, out, limits, threading.Event())
@@ -54,7 +56,7 @@ def test_a_hostile_file_ends_with_a_reason(tmp_path: Path, name: str, content: b
 def test_a_long_line_is_too_much_memory(tmp_path: Path) -> None:
     """The bounds are small ones, so that this is quick; a gigabyte ends alike."""
     (tmp_path / "a.txt").write_bytes(b"x" * 2**27)
-    limits = Limits(memory=2**28)
+    limits = ParseLimits(memory=2**28)
     for name in ("a.txt", "a.jsonl", "a.html"):
         (tmp_path / "a.txt").rename(tmp_path / name)
         with pytest.raises(NotRead, match=r"needs more memory than 268\.4 MB"):
@@ -65,7 +67,7 @@ def test_a_long_line_is_too_much_memory(tmp_path: Path) -> None:
 def test_time_is_limited_and_work_can_be_stopped(tmp_path: Path) -> None:
     slow = tmp_path / "a.html"
     slow.write_bytes(b"<p>a</p>" * 3_000_000)
-    limits = Limits(seconds=1, memory=8 * 2**30, characters=10**9)
+    limits = ParseLimits(seconds=1, memory=8 * 2**30, characters=10**9)
     began = time.monotonic()
     with pytest.raises(NotRead, match="more than the 1 s"):
         parse(slow, tmp_path / "out", limits, threading.Event())

@@ -143,7 +143,7 @@ def test_edge_lengths(lengths: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("kind", [KINDS[0], "mamba2"])
 def test_more_rows_than_a_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hypic_rag.engine.device.runner.MAX_ROWS", 6)
+    monkeypatch.setattr("hypic_rag.engine.device.model_runner.MAX_ROWS", 6)
     assert_equals_torch(kind, prompt(*SHORT), EXACT)
 
 
@@ -293,7 +293,7 @@ def test_a_pass_that_did_not_wait_would_differ(graphs: bool, monkeypatch: pytest
 @pytest.mark.skipif(DEVICE != "cuda", reason="on a CPU nothing is behind: HYPIC_TEST_DEVICE=cuda")
 def test_a_prompt_of_several_passes_while_the_device_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """They share a bucket, whose arrays on the host must not be filled for the next pass before they have been sent."""
-    monkeypatch.setattr("hypic_rag.engine.device.runner.MAX_ROWS", 32)
+    monkeypatch.setattr("hypic_rag.engine.device.model_runner.MAX_ROWS", 32)
     engine, ask = new_engine(KINDS[0]), prompt(LONG)
     want = logits(in_torch(KINDS[0]), ask, FULL)
     for _ in range(3):  # launched, captured, replayed

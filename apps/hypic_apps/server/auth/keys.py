@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypic_apps.collections.database import FILE, TENANT, Database
+from hypic_apps.collections.database import FILE, TENANT, CollectionDatabase
 from hypic_apps.server.errors import NoRoom
 from hypic_rag.errors import BadInput
 from hypic_rag.paths import exists
@@ -42,7 +42,7 @@ class Keys:
         self.folder = folder
         self._lock = threading.Lock()
         self._seen = False
-        self._file: Database | None = None
+        self._file: CollectionDatabase | None = None
 
     def add(self, tenant: str | None, label: str = "") -> tuple[Key, str]:
         """A new key and its secret, which is told this once. Without a tenant it is an operator's.
@@ -103,12 +103,12 @@ class Keys:
                 self._file.close()
             self._file = None
 
-    def _database(self) -> Database:
+    def _database(self) -> CollectionDatabase:
         """Raises NoRoom, StoreDamaged."""
         with self._lock:
             if self._file is None:
                 try:
-                    self._file = Database(self.folder / FILE)
+                    self._file = CollectionDatabase(self.folder / FILE)
                 except OSError as error:
                     raise NoRoom(f"{self.folder}: {error.strerror}", "Mend its permissions") from error
             return self._file

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hypic_apps.server.errors import ApiError, Busy, ShuttingDown, TooSlow
-from hypic_apps.server.observability.request_metrics import RequestMetrics, Watch, outcome_of
+from hypic_apps.server.observability.request_metrics import RequestMetrics, RequestTimer, outcome_of
 from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
 from hypic_rag.prompt import Prompt
 
@@ -27,7 +27,7 @@ class EngineStopped(ApiError):
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """A request and where its events go. owner: whose it is. queue_seconds: from its arrival to its admission."""
 
     prompt: Prompt
@@ -36,7 +36,7 @@ class Job:
     namespace: str
     owner: str
     listener: asyncio.AbstractEventLoop
-    watch: Watch
+    watch: RequestTimer
     events: asyncio.Queue[StreamEvent | Exception] = field(default_factory=asyncio.Queue)
     queue_seconds: float = 0.0
     abandoned: bool = False
@@ -56,7 +56,7 @@ class Stream:
     Iterating raises what ``SegmentEngine.add_request`` and ``step`` raise, and ShuttingDown; past the deadline TooSlow.
     """
 
-    def __init__(self, loop: "EngineLoop", job: Job, max_seconds: float):
+    def __init__(self, loop: "EngineLoop", job: QueuedRequest, max_seconds: float):
         self._loop, self._job = loop, job
         self._deadline = job.arrived + max_seconds  # of time.monotonic, which is the event loop's clock
         self._ended = False
@@ -118,9 +118,9 @@ class EngineLoop:
         self.engine = engine
         self.max_running, self.max_waiting = max_running, max_waiting
         self.requests = RequestMetrics()
-        self._waiting: deque[Job] = deque()
-        self._running: dict[int, Job] = {}  # by the engine's number; changed by the thread, under the lock
-        self._places: list[Watch] = []  # of requests that are still being prepared
+        self._waiting: deque[QueuedRequest] = deque()
+        self._running: dict[int, QueuedRequest] = {}  # by the engine's number; changed by the thread, under the lock
+        self._places: list[RequestTimer] = []  # of requests that are still being prepared
         self._changed = threading.Condition()
         self._closing = self._stopping = self._ended = False
         self._failures = 0
@@ -164,7 +164,7 @@ class EngineLoop:
         return max(1, min(60, round(rounds * self._seconds_a_request)))
 
     @contextlib.contextmanager
-    def place(self, namespace: str, arrived: float | None = None) -> Iterator[Watch]:
+    def place(self, namespace: str, arrived: float | None = None) -> Iterator[RequestTimer]:
         """Keeps a place for a request while its prompt is made: one that would find none is refused before that work.
 
         arrived: of time.monotonic; None: now. Inside, give what this gives to ``stream``; an error there is how the
@@ -202,7 +202,7 @@ class EngineLoop:
         namespace: str,
         max_seconds: float,
         owner: str = "",
-        watch: Watch | None = None,
+        watch: RequestTimer | None = None,
         listener: asyncio.AbstractEventLoop | None = None,
     ) -> Stream:
         """Queues the request at once. watch: of ``place``; None: it arrives now. listener: where the stream will be
@@ -211,7 +211,7 @@ class EngineLoop:
         max_seconds: from its arrival. Raises Busy, ShuttingDown, EngineStopped.
         """
         watch = watch or self.requests.watch(namespace)
-        job = Job(prompt, sampling, policy, namespace, owner, listener or asyncio.get_running_loop(), watch)
+        job = QueuedRequest(prompt, sampling, policy, namespace, owner, listener or asyncio.get_running_loop(), watch)
         try:
             self._take(job)
         except ApiError:
@@ -219,7 +219,7 @@ class EngineLoop:
             raise
         return Stream(self, job, max_seconds)
 
-    def _take(self, job: Job) -> None:
+    def _take(self, job: QueuedRequest) -> None:
         with self._changed:
             if refusal := self._refusal(0):
                 raise refusal
@@ -238,7 +238,7 @@ class EngineLoop:
             return Busy(self.retry_after)
         return None
 
-    def abandon(self, job: Job) -> None:
+    def abandon(self, job: QueuedRequest) -> None:
         """Nobody waits for it any more: it leaves the queue now, or the engine before its next step."""
         with self._changed:
             job.abandoned = True

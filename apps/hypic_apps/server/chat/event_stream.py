@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hypic_apps.server.chat.rag_chat import Answer
+from hypic_apps.server.chat.rag_chat import StreamedAnswer
 from hypic_apps.server.errors import ApiError, api_error
 
 
@@ -49,8 +49,8 @@ def _event(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-async def finished(request: Request, answer: Answer) -> str:
-    """The whole text. Raises ClientGone as soon as the client has left, and what ``Answer.texts`` does."""
+async def finished(request: Request, answer: StreamedAnswer) -> str:
+    """The whole text. Raises ClientGone as soon as the client has left, and what ``StreamedAnswer.texts`` does."""
 
     async def collect() -> str:
         return "".join([text async for text in answer.texts()])

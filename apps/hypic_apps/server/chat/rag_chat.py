@@ -33,7 +33,7 @@ def prepare(service: "Service", tenant: "Tenant", asked: Asked, collection: str 
 
 
 @dataclass
-class Answer:
+class StreamedAnswer:
     """An answer under way. ``texts`` gives it as it comes; then ``generation`` is there. ``close`` stops it."""
 
     service: "Service"
@@ -61,7 +61,7 @@ class Answer:
         self.stream.close()
 
 
-async def begin(service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], Ready]) -> Answer:
+async def begin(service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], Ready]) -> StreamedAnswer:
     """Makes the prompt in a thread, which queues it too: on its way back here it would wait once more for its turn.
 
     arrived: of time.monotonic. Raises what ``make`` and ``EngineLoop.stream`` do, and TooSlow.
@@ -69,14 +69,14 @@ async def begin(service: "Service", tenant: "Tenant", arrived: float, make: Call
     seconds, listener = service.settings.request_seconds, asyncio.get_running_loop()
     with service.loop.place(tenant.namespace(), arrived) as watch:
 
-        def make_and_queue() -> Answer:
+        def make_and_queue() -> StreamedAnswer:
             ready = make()
             asked = (ready.prompt, ready.sampling, ready.policy, ready.namespace)
-            return Answer(service, ready, service.loop.stream(*asked, seconds, tenant.id, watch, listener))
+            return StreamedAnswer(service, ready, service.loop.stream(*asked, seconds, tenant.id, watch, listener))
 
         try:
             async with asyncio.timeout_at(arrived + seconds) as limit:
-                return await service.preparing.run(make_and_queue, Answer.close)
+                return await service.preparing.run(make_and_queue, StreamedAnswer.close)
         except TimeoutError:
             if limit.expired():
                 raise TooSlow() from None

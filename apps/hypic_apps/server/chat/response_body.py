@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from hypic_apps.server.chat.rag_chat import Answer
+from hypic_apps.server.chat.rag_chat import StreamedAnswer
 from hypic_rag.engine import Report, SegmentUse
 from hypic_rag.engine.assemble import cached_seam
 from hypic_rag.prompt import Part
 from hypic_rag.rag import Ready
 
 
-def usage(answer: Answer) -> dict[str, Any]:
+def usage(answer: StreamedAnswer) -> dict[str, Any]:
     """OpenAI's counts. Cached is what was not computed for this prompt."""
     generation = answer.generation
     n_prompt, n_answer = generation.report.prompt_tokens, len(generation.token_ids)
@@ -21,7 +21,7 @@ def usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def about(answer: Answer) -> dict[str, Any]:
+def about(answer: StreamedAnswer) -> dict[str, Any]:
     return {"documents": documents(answer.ready, answer.generation.report.segments), "hypic": hypic(answer)}
 
 
@@ -45,7 +45,7 @@ def documents(ready: Ready, uses: tuple[SegmentUse, ...] | None = None) -> list[
     return made
 
 
-def hypic(answer: Answer) -> dict[str, Any]:
+def hypic(answer: StreamedAnswer) -> dict[str, Any]:
     """ttft and decode are the engine's own. queue runs from the request's arrival to its admission to the engine, and
     so has the search for documents and the making of the prompt in it; total runs from its arrival, too."""
     report, stream = answer.generation.report, answer.stream

@@ -10,7 +10,7 @@ THREADS = 4
 Made = TypeVar("Made")
 
 
-class Preparing:
+class PreparationPool:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
 

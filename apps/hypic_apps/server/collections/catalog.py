@@ -11,13 +11,13 @@ from typing import IO, Any
 
 from hypic_apps.collections import rows
 from hypic_apps.collections.claim import claimed
-from hypic_apps.collections.database import FINISHED, Database
+from hypic_apps.collections.database import FINISHED, CollectionDatabase
 from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.collections.deletion import Removal
-from hypic_apps.server.collections.store_pool import Stores
+from hypic_apps.server.collections.store_pool import StorePool
 from hypic_apps.server.errors import ApiError
-from hypic_apps.server.ingestion.parse_sandbox import Limits
+from hypic_apps.server.ingestion.parse_sandbox import ParseLimits
 from hypic_apps.server.ingestion.uploads import Upload
 from hypic_apps.server.ingestion.worker import Jobs
 from hypic_apps.server.observability.metrics import Metrics
@@ -50,7 +50,7 @@ class NotFound(ApiError):
 
 
 @dataclass(frozen=True)
-class Retriever:
+class CollectionRetriever:
     """A collection to be asked. namespace: of the segments of its chunks."""
 
     collections: "Collections"
@@ -76,7 +76,7 @@ class Collections:
         engine: SegmentEngine,
         embedder: Embedder,
         loop: EngineLoop,
-        database: Database,
+        database: CollectionDatabase,
         metrics: Metrics,
     ):
         self.uploads = folder / "uploads"
@@ -85,9 +85,9 @@ class Collections:
             folder, engine, embedder, loop, database
         )  # fmt: skip
         self._metrics = metrics
-        self._stores = Stores(engine, embedder, settings.chunk_tokens)
+        self._stores = StorePool(engine, embedder, settings.chunk_tokens)
         self._jobs = Jobs(
-            database, self._stores, engine, self.uploads, self._folder_of, Limits.of(settings),
+            database, self._stores, engine, self.uploads, self._folder_of, ParseLimits.of(settings),
             is_busy=lambda: loop.n_running + loop.n_waiting > 0, metrics=metrics,
         )  # fmt: skip
         self.removal = Removal(
@@ -151,21 +151,21 @@ class Collections:
         self.removal.of_collection(tenant, row["id"])
         return str(row["id"])
 
-    def retriever(self, tenant: Tenant, name: str) -> Retriever:
+    def retriever(self, tenant: Tenant, name: str) -> CollectionRetriever:
         """Raises NotFound."""
         with self._database.reading() as db:
             found = str(_found(db, tenant, name)["id"])
-        return Retriever(self, found, self._folder_of(tenant.id, found), tenant.namespace(found))
+        return CollectionRetriever(self, found, self._folder_of(tenant.id, found), tenant.namespace(found))
 
-    def retrieve(self, asked: Retriever, question: str, top_k: int) -> list[Passage]:
+    def retrieve(self, asked: CollectionRetriever, question: str, top_k: int) -> list[Passage]:
         question = checked(question, top_k)
-        if not Stores.exists(asked.folder):
+        if not StorePool.exists(asked.folder):
             return []
         try:
             with self._store(asked.folder) as store:
                 found = find_passages(store, question, top_k)
         except BadInput:
-            if Stores.exists(asked.folder):
+            if StorePool.exists(asked.folder):
                 raise
             return []  # removed meanwhile
         return rows.searchable(self._database, asked.id, found)
@@ -208,7 +208,7 @@ class Collections:
         with self._database.reading() as db:
             row = _found_file(db, tenant, name, file_id)
         folder = self._folder_of(tenant.id, row["collection_id"])
-        if Stores.exists(folder):
+        if StorePool.exists(folder):
             with self._store(folder):  # refused before anything is marked, where it cannot be opened
                 pass
         with self._database.writing() as db:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hypic_apps.collections.database import FINISHED, Database
+from hypic_apps.collections.database import FINISHED, CollectionDatabase
 from hypic_apps.collections.rows import check_known, remove_file
 from hypic_apps.server.auth.tenants import Tenant
-from hypic_apps.server.collections.store_pool import Stores
+from hypic_apps.server.collections.store_pool import StorePool
 from hypic_apps.server.errors import ApiError, NoRoom
 from hypic_apps.server.ingestion.worker import Jobs
 from hypic_rag.engine import SegmentEngine
@@ -35,8 +35,8 @@ class Removal:
         self,
         folder: Path,
         uploads: Path,
-        database: Database,
-        stores: Stores,
+        database: CollectionDatabase,
+        stores: StorePool,
         jobs: Jobs,
         engine: SegmentEngine,
         serves: Callable[[str, float], bool],
@@ -66,7 +66,7 @@ class Removal:
         folder = self._folder_of(tenant.id, collection_id)
         engine = self._engine.within(tenant.namespace(collection_id))
         with self._removing:
-            if Stores.exists(folder):
+            if StorePool.exists(folder):
                 with self._stores.use(folder) as store:
                     remove_file(self._database, store, engine, file_id)
             self._unlink(file_id)

@@ -22,7 +22,7 @@ class _Open:
     opening: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Stores:
+class StorePool:
     """At most ``most`` are open, and those in use. For any number of threads."""
 
     def __init__(

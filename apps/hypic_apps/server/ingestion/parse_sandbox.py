@@ -25,7 +25,7 @@ POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Limits:
+class ParseLimits:
     """seconds: of the processor, and twice as many by the clock. memory: bytes. characters: of titles, texts and
     metadata together."""
 
@@ -35,7 +35,7 @@ class Limits:
     documents: int = 100_000
 
     @classmethod
-    def of(cls, settings: Settings) -> "Limits":
+    def of(cls, settings: Settings) -> "ParseLimits":
         return cls(settings.parse_seconds, settings.parse_memory, settings.max_characters)
 
 
@@ -47,7 +47,7 @@ class Stopped(Exception):
     """The work on a file was ended: it is being deleted, or the server is closing."""
 
 
-def parse(file: Path, out: Path, limits: Limits, stopped: threading.Event) -> str | None:
+def parse(file: Path, out: Path, limits: ParseLimits, stopped: threading.Event) -> str | None:
     """Reads ``file`` into ``out``; what of it could not be read, or None. Raises NotRead, Stopped, OSError."""
     command = [sys.executable, "-P", "-m", "hypic_apps.server.ingestion.parse_sandbox", str(file), str(out)]
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
@@ -94,7 +94,7 @@ def documents(out: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def main() -> int:
-    file, out, limits = Path(sys.argv[1]), Path(sys.argv[2]), Limits(**json.loads(sys.argv[3]))
+    file, out, limits = Path(sys.argv[1]), Path(sys.argv[2]), ParseLimits(**json.loads(sys.argv[3]))
     _confine(limits)
     try:
         error = _read(file, out, limits)
@@ -111,7 +111,7 @@ def main() -> int:
     return 0
 
 
-def _confine(limits: Limits) -> None:
+def _confine(limits: ParseLimits) -> None:
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
@@ -120,7 +120,7 @@ def _confine(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
-def _read(file: Path, out: Path, limits: Limits) -> str:
+def _read(file: Path, out: Path, limits: ParseLimits) -> str:
     """What could not be read, or "". Raises NotRead where nothing could."""
     n_documents = n_characters = 0
     failures: list[ReadFailure] = []

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypic_apps.collections.database import Database
+from hypic_apps.collections.database import CollectionDatabase
 from hypic_apps.collections.rows import note_making, remove_file
 from hypic_apps.server.auth.tenants import Tenant
-from hypic_apps.server.collections.store_pool import Stores
+from hypic_apps.server.collections.store_pool import StorePool
 from hypic_apps.server.errors import ApiError
 from hypic_apps.server.ingestion import parse_sandbox
-from hypic_apps.server.ingestion.parse_sandbox import Limits, NotRead, Stopped
+from hypic_apps.server.ingestion.parse_sandbox import NotRead, ParseLimits, Stopped
 from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.atomic_write import clear_away
 from hypic_rag.engine import SegmentEngine
@@ -24,9 +24,9 @@ from hypic_rag.errors import HypicError
 from hypic_rag.locks import FairLock
 from hypic_rag.retrieval import plan_documents, run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress
-from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.readers import SourceDocument
 from hypic_rag.retrieval.store import Store
+from hypic_rag.retrieval.throttle import Throttle
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ COUNTS = ("n_documents", "n_chunks", "n_segments", "n_prefilled", "tokens_done",
 
 
 @dataclass(eq=False)
-class Job:
+class IngestJob:
     """A file and what of its row has changed since it was read."""
 
     id: str
@@ -55,7 +55,7 @@ class Job:
         return self.tenant.namespace(self.collection_id)
 
 
-class Turns:
+class IngestTurns:
     """One bite of ingestion at a time, whoever it is of; a minority of the time while ``is_busy``."""
 
     def __init__(self, is_busy: Callable[[], bool]):
@@ -84,22 +84,22 @@ class Jobs:
 
     def __init__(
         self,
-        database: Database,
-        stores: Stores,
+        database: CollectionDatabase,
+        stores: StorePool,
         engine: SegmentEngine,
         uploads: Path,
         folder_of: Callable[[str, str], Path],
-        limits: Limits,
+        limits: ParseLimits,
         is_busy: Callable[[], bool],
         metrics: Metrics,
     ):
         """folder_of: of a tenant's collection, by their ids. uploads: where the files lie until they are ready."""
         self._database, self._stores, self._engine, self._uploads = database, stores, engine, uploads
         self._folder_of, self._limits = folder_of, limits
-        self._turns, self._metrics = Turns(is_busy), metrics
+        self._turns, self._metrics = IngestTurns(is_busy), metrics
         self._changed = threading.Condition()
-        self._running: dict[str, Job] = {}
-        self._unrecorded: dict[str, Job] = {}  # ended, but the disk would not take it
+        self._running: dict[str, IngestJob] = {}
+        self._unrecorded: dict[str, IngestJob] = {}  # ended, but the disk would not take it
         self._served: dict[str, int] = {}  # tenant -> the number of its last turn
         self._closing = False
         self._threads = [threading.Thread(target=self._work, name=f"ingest-{i}", daemon=True) for i in range(WORKERS)]
@@ -165,7 +165,7 @@ class Jobs:
                     del self._running[job.id]
                     self._changed.notify_all()
 
-    def _next(self) -> Job | None:
+    def _next(self) -> IngestJob | None:
         """None once the server closes."""
         with self._changed:
             while not self._closing:
@@ -181,7 +181,7 @@ class Jobs:
                 self._changed.wait(5.0)
             return None
 
-    def _waiting(self) -> Job | None:
+    def _waiting(self) -> IngestJob | None:
         with self._database.reading() as db:
             rows = db.execute(
                 "SELECT files.id, filename, collection_id, tenant, min(n) FROM files JOIN collections "
@@ -194,16 +194,16 @@ class Jobs:
         if not rows:
             return None
         row = min(rows, key=lambda row: (self._served.get(row["tenant"], 0), row["min(n)"]))
-        return Job(row["id"], row["filename"], row["collection_id"], Tenant(row["tenant"]))
+        return IngestJob(row["id"], row["filename"], row["collection_id"], Tenant(row["tenant"]))
 
-    def _ingest(self, job: Job) -> None:
+    def _ingest(self, job: IngestJob) -> None:
         self._record(job, status="parsing")
         upload = self.upload(job.id)
         if upload is None:
             raise NotRead("its bytes are no longer there. Send it again")
         parsed = self._uploads / f"{job.id}{PARSED}"
         unread = parse_sandbox.parse(upload, parsed, self._limits, job.stopped)
-        pace = Pace(BITE_SECONDS, lambda: self._turns.turn(job.stopped))
+        pace = Throttle(BITE_SECONDS, lambda: self._turns.turn(job.stopped))
         engine = self._engine.within(job.namespace)
         with self._stores.use(self._folder_of(job.tenant.id, job.collection_id), create=True) as store:
             plan = self._plan(job, store, engine, parsed, pace)
@@ -213,7 +213,7 @@ class Jobs:
         self._finish(job, status="ready", error=f"not all could be read: {unread}" if unread else None)
         self._metrics.ingested("ready")
 
-    def _plan(self, job: Job, store: Store, engine: SegmentEngine, parsed: Path, pace: Pace) -> IngestPlan:
+    def _plan(self, job: IngestJob, store: Store, engine: SegmentEngine, parsed: Path, pace: Throttle) -> IngestPlan:
         read: set[str] = set()
 
         def documents() -> Iterator[SourceDocument]:
@@ -241,18 +241,18 @@ class Jobs:
         )
         return plan
 
-    def _told(self, job: Job, progress: IngestProgress) -> None:
+    def _told(self, job: IngestJob, progress: IngestProgress) -> None:
         done = job.n_warm + progress.n_prefilled
         job.changes |= {"tokens_done": progress.n_tokens, "n_prefilled": done}
 
-    def _take_back(self, job: Job) -> None:
+    def _take_back(self, job: IngestJob) -> None:
         """A file is in the collection whole, or not at all."""
         folder = self._folder_of(job.tenant.id, job.collection_id)
-        if Stores.exists(folder):
+        if StorePool.exists(folder):
             with contextlib.suppress(HypicError, ApiError), self._stores.use(folder) as store:
                 remove_file(self._database, store, self._engine.within(job.namespace), job.id)
 
-    def _record(self, job: Job, **changes: object) -> None:
+    def _record(self, job: IngestJob, **changes: object) -> None:
         """In the row, unless the file is being deleted. Raises NoRoom."""
         job.changes |= changes
         names = ", ".join(f"{name} = ?" for name in changes)
@@ -260,7 +260,7 @@ class Jobs:
             statement = f"UPDATE files SET {names} WHERE id = ? AND status != 'deleting'"
             db.execute(statement, [*changes.values(), job.id])
 
-    def _finish(self, job: Job, **changes: object) -> None:
+    def _finish(self, job: IngestJob, **changes: object) -> None:
         """Its bytes have served; not before that is recorded."""
         clear_away(self._uploads / f"{job.id}{PARSED}")
         counts = {name: job.changes[name] for name in COUNTS if name in job.changes}
@@ -271,7 +271,7 @@ class Jobs:
         if upload is not None:
             clear_away(upload)  # else the next start does
 
-    def _fail(self, job: Job, reason: str) -> None:
+    def _fail(self, job: IngestJob, reason: str) -> None:
         log.warning("file %s was not ingested: %s", job.id, reason)
         self._metrics.ingested("failed")
         job.changes |= dict.fromkeys(COUNTS, 0)

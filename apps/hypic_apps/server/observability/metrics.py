@@ -38,7 +38,7 @@ class Metrics:
             "hypic_ingest_prefill_tokens_total", "Tokens prefilled for files that became ready.", registry=registry
         )
         self._ingested_segments = Counter(
-            "hypic_ingest_segments_total", "Segments prefilled for files that became ready.", registry=registry
+            "hypic_ingest_segments_total", "SegmentManager prefilled for files that became ready.", registry=registry
         )
 
     def count_http(self, method: str, route: str, status: int) -> None:
@@ -85,17 +85,17 @@ class ServerCollector(Collector):
 
     def _cache(self) -> Iterator[Metric]:
         stats = self.engine.cache.stats()
-        entries = GaugeMetricFamily("hypic_cache_entries", "Segments in a tier.", labels=["tier"])
+        entries = GaugeMetricFamily("hypic_cache_entries", "SegmentManager in a tier.", labels=["tier"])
         nbytes = GaugeMetricFamily(
             "hypic_cache_bytes", "Bytes of a tier; on a device, those of running requests too.", labels=["tier"]
         )
         budget = GaugeMetricFamily("hypic_cache_budget_bytes", "The most; +Inf without a bound.", labels=["tier"])
         hits = CounterMetricFamily("hypic_cache_hits", "Look-ups that a tier answered.", labels=["tier"])
         evicted = CounterMetricFamily(
-            "hypic_cache_evictions", "Segments that left a tier to make room.", labels=["tier"]
+            "hypic_cache_evictions", "SegmentManager that left a tier to make room.", labels=["tier"]
         )
         dropped = CounterMetricFamily(
-            "hypic_cache_dropped", "Segments that were to go to a remote tier and did not.", labels=["tier"]
+            "hypic_cache_dropped", "SegmentManager that were to go to a remote tier and did not.", labels=["tier"]
         )
         degraded = GaugeMetricFamily(
             "hypic_cache_degraded", "1: reading or writing a tier failed when it was last tried.", labels=["tier"]

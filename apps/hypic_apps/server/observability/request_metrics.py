@@ -93,12 +93,12 @@ class RequestMetrics:
             registry=registry,
         )
 
-    def watch(self, namespace: str, arrived: float | None = None) -> "Watch":
+    def watch(self, namespace: str, arrived: float | None = None) -> "RequestTimer":
         """arrived: of time.monotonic; None: now."""
-        return Watch(self, tenant_of(namespace), time.monotonic() if arrived is None else arrived)
+        return RequestTimer(self, tenant_of(namespace), time.monotonic() if arrived is None else arrived)
 
 
-class Watch:
+class RequestTimer:
     """Of one request. The loop calls ``admitted``, then ``token`` for each, and in any case ``ended``, before it tells
     the client: then the line in the log has the tokens. What follows the first ``ended`` changes nothing.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, RequestBody
 from fastapi.responses import JSONResponse, Response
 
 from hypic_apps.server.app_state import Serving
@@ -18,7 +18,7 @@ from hypic_apps.server.observability.logs import Arrived
 from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
 from hypic_apps.server.schemas.requests import ChatRequest
-from hypic_apps.server.schemas.requests import Request as Fields
+from hypic_apps.server.schemas.requests import RequestBody as Fields
 from hypic_apps.server.schemas.responses import ChatAnswer, ok
 from hypic_rag.config import Settings
 from hypic_rag.engine import Policy, Sampling
@@ -30,7 +30,7 @@ router = APIRouter(route_class=AnswerRoute)
 @router.post("/v1/chat/completions", response_model=None, responses=ok(ChatAnswer))
 async def chat(
     body: ChatRequest,
-    request: Request,
+    request: RequestBody,
     found: Serving,
     who: Asking,
     arrived: Arrived,
@@ -62,7 +62,9 @@ async def chat(
     return JSONResponse({**head, "choices": [choice], **about})
 
 
-async def _chunks(answer: rag_chat.Answer, head: dict[str, Any], include_usage: bool) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(
+    answer: rag_chat.StreamedAnswer, head: dict[str, Any], include_usage: bool
+) -> AsyncIterator[dict[str, Any]]:
     head = {**head, "object": "chat.completion.chunk"}
     none_yet = {"usage": None} if include_usage else {}
 

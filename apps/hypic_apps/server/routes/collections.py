@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from hypic_apps.server.app_state import Serving
 from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.routes.json_bodies import JsonRoute
-from hypic_apps.server.schemas.responses import CollectionTold, Deleted, FoundChunk, Listed, ok
+from hypic_apps.server.schemas.responses import CollectionBody, Deleted, FoundChunk, ListBody, ok
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=JsonRoute)
 MOST_FOUND = 100
@@ -18,17 +18,17 @@ class NewCollection(BaseModel):
     name: str
 
 
-@router.post("", status_code=201, responses=ok(CollectionTold, status=201))
+@router.post("", status_code=201, responses=ok(CollectionBody, status=201))
 def create(new: NewCollection, serving: Serving, asking: Asking) -> dict[str, Any]:
     return serving.collections.create(asking, new.name)
 
 
-@router.get("", responses=ok(Listed[CollectionTold]))
+@router.get("", responses=ok(ListBody[CollectionBody]))
 def listed(serving: Serving, asking: Asking) -> dict[str, Any]:
     return {"object": "list", "data": serving.collections.all(asking)}
 
 
-@router.get("/{name}", responses=ok(CollectionTold))
+@router.get("/{name}", responses=ok(CollectionBody))
 def one(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     return serving.collections.get(asking, name)
 
@@ -39,7 +39,7 @@ def delete(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     return {"id": serving.collections.delete(asking, name), "object": "collection", "deleted": True}
 
 
-@router.get("/{name}/search", responses=ok(Listed[FoundChunk]))
+@router.get("/{name}/search", responses=ok(ListBody[FoundChunk]))
 def search(
     name: str, serving: Serving, asking: Asking, q: str, k: Annotated[int, Query(ge=1, le=MOST_FOUND)] = 5
 ) -> dict[str, Any]:

@@ -50,7 +50,9 @@ async def complete(
     return JSONResponse({**head, "choices": choices, **about})
 
 
-async def _chunks(answer: rag_chat.Answer, head: dict[str, Any], include_usage: bool) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(
+    answer: rag_chat.StreamedAnswer, head: dict[str, Any], include_usage: bool
+) -> AsyncIterator[dict[str, Any]]:
     none_yet = {"usage": None} if include_usage else {}
     async for text in answer.texts():
         yield {**head, "choices": [_choice(text)], **none_yet}

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from hypic_apps.server.app_state import Serving
 from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.ingestion.uploads import receive
-from hypic_apps.server.schemas.responses import Deleted, FileTold, Listed, ok
+from hypic_apps.server.schemas.responses import Deleted, FileBody, ListBody, ok
 
 router = APIRouter(prefix="/v1/collections/{name}/files", tags=["files"])
 PARTS = {"type": "array", "items": {"type": "string", "format": "binary"}}
@@ -18,7 +18,7 @@ BODY = {"schema": {"type": "object", "properties": {"file": PARTS}, "required": 
 @router.post(
     "",
     status_code=202,
-    responses=ok(Listed[FileTold], status=202),
+    responses=ok(ListBody[FileBody], status=202),
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": BODY}}},
 )
 async def send(name: str, request: Request, serving: Serving, asking: Asking) -> dict[str, Any]:
@@ -30,12 +30,12 @@ async def send(name: str, request: Request, serving: Serving, asking: Asking) ->
     return {"object": "list", "data": await run_in_threadpool(collections.add, asking, name, uploads)}
 
 
-@router.get("", responses=ok(Listed[FileTold]))
+@router.get("", responses=ok(ListBody[FileBody]))
 def listed(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     return {"object": "list", "data": serving.collections.files(asking, name)}
 
 
-@router.get("/{file_id}", responses=ok(FileTold))
+@router.get("/{file_id}", responses=ok(FileBody))
 def one(name: str, file_id: str, serving: Serving, asking: Asking) -> dict[str, Any]:
     return serving.collections.file(asking, name, file_id)
 

@@ -6,17 +6,17 @@ from fastapi import APIRouter
 
 from hypic_apps.server.app_state import Service, Serving
 from hypic_apps.server.errors import ApiError
-from hypic_apps.server.schemas.responses import Listed, ModelTold, ok
+from hypic_apps.server.schemas.responses import ListBody, ModelBody, ok
 
 router = APIRouter()
 
 
-@router.get("/v1/models", responses=ok(Listed[ModelTold]))
+@router.get("/v1/models", responses=ok(ListBody[ModelBody]))
 async def models(found: Serving) -> dict[str, Any]:
     return {"object": "list", "data": [_model(found)]}
 
 
-@router.get("/v1/models/{name:path}", responses=ok(ModelTold))
+@router.get("/v1/models/{name:path}", responses=ok(ModelBody))
 async def model(name: str, found: Serving) -> dict[str, Any]:
     check_model(found, name)
     return _model(found)

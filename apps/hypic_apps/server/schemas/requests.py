@@ -87,7 +87,7 @@ Words = Annotated[
 ]
 
 
-class Message(BaseModel):
+class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
     content: Text
 
@@ -110,7 +110,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     """What every request of an answer may have; None takes the server's setting."""
 
     model: str | None = None
@@ -138,15 +138,15 @@ class Request(BaseModel):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-class ChatRequest(Request):
-    messages: Annotated[list[Message], FAST, Field(min_length=1, max_length=MOST_MESSAGES)]
+class ChatRequest(RequestBody):
+    messages: Annotated[list[ChatMessage], FAST, Field(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: int | None = Field(None, ge=1)
     documents: Annotated[list[Given], FAST, Field(max_length=MOST_DOCUMENTS)] | None = None
     collection: str | None = None
     top_k: int | None = Field(None, ge=1, le=1000)
 
 
-class CompletionRequest(Request):
+class CompletionRequest(RequestBody):
     """Of a text to go on from; what asks over documents is the chat's."""
 
     prompt: str | Annotated[list[int], FAST] | Annotated[list[str], FAST, Field(min_length=1, max_length=1)]

@@ -11,7 +11,7 @@ One = TypeVar("One")
 Tier = Literal["device", "host", "disk", "remote", "conversation", "live"]
 
 
-class Listed(BaseModel, Generic[One]):
+class ListBody(BaseModel, Generic[One]):
     """A list, in OpenAI's form."""
 
     object: Literal["list"]
@@ -146,22 +146,22 @@ class EmbeddingAnswer(BaseModel):
     data: list[Embedding]
 
 
-class PolicyTold(BaseModel):
+class PolicyBody(BaseModel):
     mode: Mode
     seam_tokens: int
     compose: Compose
 
 
-class ModelTold(BaseModel):
+class ModelBody(BaseModel):
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     context_length: int
-    policy: PolicyTold
+    policy: PolicyBody
 
 
-class Progress(BaseModel):
+class ProgressBody(BaseModel):
     """Files, of which n_done are ready or failed; tokens prefilled of those to be prefilled."""
 
     n_done: int
@@ -171,7 +171,7 @@ class Progress(BaseModel):
     tokens_total: int
 
 
-class CollectionTold(BaseModel):
+class CollectionBody(BaseModel):
     """bytes: of its segments on the disk."""
 
     id: str
@@ -183,10 +183,10 @@ class CollectionTold(BaseModel):
     n_chunks: int
     bytes: int
     status: Literal["working", "ready"]
-    progress: Progress
+    progress: ProgressBody
 
 
-class FileTold(BaseModel):
+class FileBody(BaseModel):
     """error: where it failed."""
 
     object: Literal["file"]

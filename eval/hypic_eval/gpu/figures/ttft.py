@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hypic_eval.gpu.bench import WARM_UPS, Bench
-from hypic_eval.gpu.floor import floor_ms
+from hypic_eval.gpu.roofline import floor_ms
 from hypic_eval.results import ResultRow
 
 RATIO_GOAL = {16: 10.0, 32: 25.0}

@@ -10,7 +10,7 @@ import torch
 from cache_samples import sample_entry, sample_key
 
 from hypic_rag.cache import DiskTier, Entry, HostTier, LayerEntry, Miss, SegmentCache
-from hypic_rag.cache.tiers.worth import MOST_USES, Ranking, priority
+from hypic_rag.cache.tiers.eviction import MOST_USES, Ranking, priority
 
 FIXED, A_TOKEN = 700, 1  # bytes: as the default model's 7 MB a segment and 10 kB a token
 Use = tuple[str, int]  # which segment, of how many tokens

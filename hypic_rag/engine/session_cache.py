@@ -35,7 +35,7 @@ def remainder(done: Sequence[Part], parts: Sequence[Part]) -> list[Part] | None:
 State = TypeVar("State", bound=SequenceState)
 
 
-class Conversations(Generic[State]):
+class SessionCache(Generic[State]):
     """Held states by namespace and policy, least recently used first to go. ``budget`` in bytes; 0 holds nothing.
 
     A plain dict: to compare keys is Python, where Ctrl-C may come, and an OrderedDict does so in mid-change.

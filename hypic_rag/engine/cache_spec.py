@@ -11,7 +11,7 @@ from hypic_rag.engine.rotary import Rotary
 
 
 @dataclass
-class Layout:
+class CacheSpec:
     """The layers that read other tokens, each at its slot, and the model's rotations.
 
     ``prepare`` of a model's file fills it: every swapped module and every attention module takes a slot.

@@ -8,29 +8,29 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache.entry import Entry
-from hypic_rag.cache.tiers.outlines import Outline, Outlines
-from hypic_rag.cache.tiers.slabs import Place, Slabs
+from hypic_rag.cache.tiers.copy_plan import CopyPlan, CopyPlanner
+from hypic_rag.cache.tiers.device_tensors import DeviceTensors, PoolPlace
 
 Copy = Callable[[Tensor, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class _Arrival:
+class _Transfer:
     entry: Entry
-    outline: Outline
-    place: Place
+    outline: CopyPlan
+    place: PoolPlace
 
 
-class Arrivals:
+class Transfers:
     """Of entries into ``slabs``. ``stream``: where copies are queued on a GPU; on a CPU ``flush`` makes them at once.
 
     A pass in a CUDA graph waits for a layer by a node that looks at the layer's event: no pass may be under way while
     events are recorded anew, and every event must have been recorded once, or there is no node.
     """
 
-    def __init__(self, slabs: Slabs):
-        self._slabs, self.outlines = slabs, Outlines(slabs)
-        self._waiting: dict[int, _Arrival] = {}  # by slot
+    def __init__(self, slabs: DeviceTensors):
+        self._slabs, self.outlines = slabs, CopyPlanner(slabs)
+        self._waiting: dict[int, _Transfer] = {}  # by slot
         self._under_way: list[Entry] = []  # being read
         self.stream: torch.cuda.Stream | None = None
         self._arrived: list[torch.cuda.Event] = []
@@ -52,10 +52,10 @@ class Arrivals:
             return 0
         return sum(one.entry.nbytes for one in self._waiting.values() if one.outline.on_device)
 
-    def add(self, entry: Entry, outline: Outline, place: Place) -> None:
+    def add(self, entry: Entry, outline: CopyPlan, place: PoolPlace) -> None:
         """At a place that nobody else has; ``entry`` is kept until it has arrived."""
         assert place.slot not in self._waiting
-        self._waiting[place.slot] = _Arrival(entry, outline, place)
+        self._waiting[place.slot] = _Transfer(entry, outline, place)
         self._let_go()
 
     def drop(self, slot: int) -> None:
@@ -103,7 +103,7 @@ class Arrivals:
         if self._under_way and (self.stream is None or self.stream.query()):
             self._under_way = []
 
-    def _bring(self, arrivals: Sequence[_Arrival], copy: Copy) -> None:
+    def _bring(self, arrivals: Sequence[_Transfer], copy: Copy) -> None:
         matrices = np.stack([arrival.outline.matrices(arrival.place.matrix) for arrival in arrivals], axis=1)
         if matrices.size:
             slots = np.array([arrival.place.slot for arrival in arrivals])
@@ -125,7 +125,7 @@ class Arrivals:
         return tensor if self.stream is None else tensor.pin_memory().to(self._slabs.device, non_blocking=True)
 
 
-def _merged(arrivals: Sequence[_Arrival]) -> tuple[np.ndarray, list[int]]:
+def _merged(arrivals: Sequence[_Transfer]) -> tuple[np.ndarray, list[int]]:
     """The items (3, n) of all, layer after layer, and the numbers of the layers' first ones (L + 1,)."""
     counts = np.stack([np.diff(arrival.outline.edges) for arrival in arrivals])  # (E, L)
     edges = np.append(0, counts.sum(0).cumsum())

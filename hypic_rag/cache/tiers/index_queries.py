@@ -14,7 +14,7 @@ COLUMNS = f"id, digest, nbytes, checksum, tokens, key, created, last_used, hits,
 
 
 @dataclass(frozen=True)
-class Listed:
+class EntryInfo:
     """An entry of the index. created, last_used: seconds since 1970. hits: uses since it was stored."""
 
     id: int
@@ -31,7 +31,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Gone:
+class Tombstone:
     """An entry that was here. why: as of the miss. key: its fields; empty where an older version stored it."""
 
     digest: str
@@ -41,7 +41,7 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EntryFilter:
     """Which entries; None: any. digest, model: their beginning. unused_since: not used after it, in seconds since 1970.
     tokens: the ``tokens_digest`` of their keys."""
 
@@ -68,18 +68,18 @@ class Wanted:
         return " AND ".join(parts), values
 
 
-def listed(db: sqlite3.Connection, wanted: Wanted, limit: int | None = None) -> list[Listed]:
+def listed(db: sqlite3.Connection, wanted: EntryFilter, limit: int | None = None) -> list[EntryInfo]:
     """The newest first."""
     where, values = wanted.where()
     query = f"SELECT {COLUMNS} FROM entry WHERE {where} ORDER BY created DESC, id DESC LIMIT ?"
     return [_listed(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
 
-def gone(db: sqlite3.Connection, digest: str) -> list[Gone]:
+def gone(db: sqlite3.Connection, digest: str) -> list[Tombstone]:
     """What is remembered of digests that begin so, the last gone first."""
     query = "SELECT digest, reason, detail, tokens, key FROM gone WHERE substr(digest, 1, ?) = ? ORDER BY id DESC"
     return [
-        Gone(name, Miss(reason, detail), tokens, _fields(key))
+        Tombstone(name, Miss(reason, detail), tokens, _fields(key))
         for name, reason, detail, tokens, key in db.execute(query, (len(digest), digest))
     ]
 
@@ -90,13 +90,13 @@ def pin(db: sqlite3.Connection, digests: Iterable[str], pinned: bool) -> int:
     return sum(db.execute(update, (pinned, digest, pinned)).rowcount for digest in digests)
 
 
-def _listed(row: tuple[Any, ...]) -> Listed:
+def _listed(row: tuple[Any, ...]) -> EntryInfo:
     number, digest, nbytes, checksum, tokens, key, created, last_used, hits, pinned, *columns = row
     own = dict(zip(KEY_TYPES, columns, strict=True))
     fields = _fields(key)
     if any(fields.get(name) != value for name, value in own.items()):
         fields = own
-    return Listed(number, Record(digest, nbytes, checksum, tokens, fields), created, last_used, hits, bool(pinned))
+    return EntryInfo(number, Record(digest, nbytes, checksum, tokens, fields), created, last_used, hits, bool(pinned))
 
 
 def _fields(key: str) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from hypic_kernels.copies_reference import ALIGN, TILE
 from torch import Tensor
 
 from hypic_rag.cache.entry import Entry
-from hypic_rag.cache.tiers.slabs import Place, Slabs, Tensors
+from hypic_rag.cache.tiers.device_tensors import DeviceTensors, PoolPlace, Tensors
 
 MAX_LENGTHS = 64  # of entries, whose tiles are kept: 0.2 MB each
 SLOT, TOKEN, MATRIX = range(3)  # numbers of a Place
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
+class CopyPlan:
     """An entry's tiles, layer after layer: (n,) int64 each, but for the entry's place.
 
     source: address; nbytes. Where ``place`` is the entry's, it goes to ``to + unit * place[which]``.
@@ -42,7 +42,7 @@ class Outline:
     dead_below: float
     on_device: bool
 
-    def items(self, place: Place) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def items(self, place: PoolPlace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What ``hypic_kernels.copies`` takes: addresses to read and to write, and bytes; (n,) int64 each."""
         return self.source, self.to + self.unit * np.array(place)[self.which], self.nbytes
 
@@ -75,15 +75,15 @@ class _Tiles:
     even: np.ndarray
 
 
-class Outlines:
+class CopyPlanner:
     """Of the entries that are put into ``slabs``."""
 
-    def __init__(self, slabs: Slabs):
+    def __init__(self, slabs: DeviceTensors):
         self._slabs = slabs
         self._tiles = lru_cache(MAX_LENGTHS)(self._tiles_of)
-        self._known: WeakKeyDictionary[Entry, Outline] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Entry, CopyPlan] = WeakKeyDictionary()
 
-    def of(self, entry: Entry, dead_below: float) -> Outline:
+    def of(self, entry: Entry, dead_below: float) -> CopyPlan:
         """dead_below: see ``DevicePool.put``. Raises ValueError where the entry is not of the slabs' shapes and types
         (copies would make it fit)."""
         found = self._known.get(entry)
@@ -91,7 +91,7 @@ class Outlines:
             self._known[entry] = found = self._made(entry, dead_below)
         return found
 
-    def _made(self, entry: Entry, dead_below: float) -> Outline:
+    def _made(self, entry: Entry, dead_below: float) -> CopyPlan:
         n_tokens = entry.n_tokens - entry.seam_tokens
         tiles = self._tiles(n_tokens)
         _require_fit(entry, tiles.shapes)
@@ -111,7 +111,7 @@ class Outlines:
         rank = np.append(live.cumsum() - 1, 0)  # the last for what is no T
         kept = np.flatnonzero(usable[tiles.tensor] & np.append(live, True)[tiles.head])
         head, tensor, unit = tiles.head[kept], tiles.tensor[kept], tiles.unit[kept]
-        return Outline(
+        return CopyPlan(
             source=address[tensor] + tiles.offset[kept],
             nbytes=tiles.nbytes[kept],
             to=tiles.to[kept] + unit * rank[head],

@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 Turn = Callable[[], AbstractContextManager[object]]
 
 
-class Pace:
+class Throttle:
     """seconds: that one bite should take. turn: entered for every bite; may wait, and may raise to end the work."""
 
     def __init__(self, seconds: float = float("inf"), turn: Turn = nullcontext):

@@ -13,8 +13,8 @@ import torch
 from hypic_rag import SegmentCache, SegmentEngine
 from hypic_rag.cache import CODECS, Entry, Hit, HostTier, LayerEntry, SegmentKey
 from hypic_rag.cache.tiers.arena import Arena
-from hypic_rag.cache.tiers.device import DevicePool, Resident
-from hypic_rag.engine import segments as module
+from hypic_rag.cache.tiers.device import DeviceEntry, DevicePool
+from hypic_rag.engine import segment_manager as module
 from hypic_rag.engine.device.shapes import layer_shapes
 from hypic_rag.prompt import Part, Prompt
 
@@ -28,7 +28,7 @@ def new_engine(**options: Any) -> SegmentEngine:
 
 
 def new_pool(engine: SegmentEngine) -> DevicePool:
-    return DevicePool(layer_shapes(engine.layout, torch.float32), "cpu", n_slots=8, n_tokens=512)
+    return DevicePool(layer_shapes(engine.cache_spec, torch.float32), "cpu", n_slots=8, n_tokens=512)
 
 
 class Steps:
@@ -40,9 +40,9 @@ class Steps:
         keys = [engine.segments.key(part, seam) for part, seam in WANTED]
         prefill, original = module.prefill, engine.cache.store
 
-        def make(model: Any, layout: Any, ids: Any, *others: Any) -> list[Entry]:
+        def make(model: Any, cache_spec: Any, ids: Any, *others: Any) -> list[Entry]:
             self.seen.append(f"make {LENGTHS.index(len(ids[0]))}")
-            return prefill(model, layout, ids, *others)
+            return prefill(model, cache_spec, ids, *others)
 
         def stored(key: SegmentKey, entry: Entry) -> Any:
             n = keys.index(key)
@@ -75,9 +75,9 @@ def test_the_next_is_made_while_one_is_stored_and_no_more(asked: Any, monkeypatc
     steps = Steps(engine, monkeypatch, store)
     make = module.prefill
 
-    def noted(model: Any, layout: Any, ids: Any, *others: Any) -> list[Entry]:
+    def noted(model: Any, cache_spec: Any, ids: Any, *others: Any) -> list[Entry]:
         began[LENGTHS.index(len(ids[0]))].set()
-        return make(model, layout, ids, *others)
+        return make(model, cache_spec, ids, *others)
 
     monkeypatch.setattr(module, "prefill", noted)
     asked(engine)
@@ -139,7 +139,7 @@ def test_what_was_not_stored_leaves_the_pool(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_does_not_fit_is_stored_all_the_same() -> None:
     engine = new_engine()
-    pool = DevicePool(layer_shapes(engine.layout, torch.float32), "cpu", n_slots=1, n_tokens=512)
+    pool = DevicePool(layer_shapes(engine.cache_spec, torch.float32), "cpu", n_slots=1, n_tokens=512)
     assert engine.segments.place(WANTED, (), pool, 0.0) is None
     assert not pool._pins
     assert engine.cache.contains(engine.segments.key(*WANTED[0])) == "host"
@@ -165,7 +165,7 @@ def test_where_another_was_first_its_copy_is_placed(codec: str, monkeypatch: pyt
     placed = engine.segments.place([wanted], (), pool, 0.0)
     assert placed is not None
     resident, found = placed.entries[wanted[0]], engine.cache.lookup(key)
-    assert isinstance(resident, Resident) and isinstance(found, Hit)
+    assert isinstance(resident, DeviceEntry) and isinstance(found, Hit)
     for stored, views in zip(found.entry.layers, pool.views(resident), strict=True):
         assert all(torch.equal(views[name], t) for name, t in stored.tensors.items())
     pool.unpin(key.digest)

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from hypic_rag.retrieval.ingest import plan_documents, run_ingest
-from hypic_rag.retrieval.pace import Pace
 from hypic_rag.retrieval.readers import SourceDocument
+from hypic_rag.retrieval.throttle import Throttle
 
 TEXT = " ".join(f"Pier {i} of the harbour of Vardal was built of grey stone in {1870 + i}." for i in range(1, 30))
 
@@ -19,12 +19,12 @@ def bites(pace, items, most=100):
 
 
 def test_without_a_pace_bites_are_as_large_as_they_may_be():
-    assert bites(Pace(), [40, 40, 40, 200, 1]) == [[40, 40], [40], [200], [1]]
-    assert bites(Pace(), []) == []
+    assert bites(Throttle(), [40, 40, 40, 200, 1]) == [[40, 40], [40], [200], [1]]
+    assert bites(Throttle(), []) == []
 
 
 def test_a_bite_takes_about_so_many_seconds():
-    done = bites(Pace(seconds=0.04), [10] * 20)
+    done = bites(Throttle(seconds=0.04), [10] * 20)
     assert [len(done[0]), sum(map(len, done))] == [1, 20]  # nothing is known of the first
     assert all(2 <= len(bite) <= 4 for bite in done[1:-1]), done
 
@@ -41,7 +41,7 @@ def test_every_bite_is_a_turn_and_a_turn_may_end_the_work():
         turns.append("out")
 
     with pytest.raises(KeyError):
-        bites(Pace(seconds=0.001, turn=turn), [10] * 5)
+        bites(Throttle(seconds=0.001, turn=turn), [10] * 5)
     assert turns == ["in", "out", "in", "out", "in"]
 
 
@@ -50,7 +50,7 @@ def documents(*texts):
 
 
 def test_documents_read_elsewhere_are_ingested_and_replaced(store, engine):
-    report = run_ingest(plan_documents(store, engine, documents(TEXT, "Second."), "file-1"), pace=Pace(0.01))
+    report = run_ingest(plan_documents(store, engine, documents(TEXT, "Second."), "file-1"), pace=Throttle(0.01))
     assert (report.n_new, report.n_removed, report.n_cold) == (2, 0, 0)
     others = [SourceDocument("file-2/0", "", "Other.", {"path": "file-2"})]
     run_ingest(plan_documents(store, engine, others, "file-2"))
@@ -74,7 +74,7 @@ def test_a_run_that_was_ended_goes_on_where_it_stopped(store, engine):
 
     plan = plan_documents(store, engine, documents(*(f"{i} {TEXT}" for i in range(4))), "file-1")
     with pytest.raises(InterruptedError):
-        run_ingest(plan, pace=Pace(1e-6, turn))
+        run_ingest(plan, pace=Throttle(1e-6, turn))
     made = len(engine.prefilled)
     again = plan_documents(store, engine, documents(*(f"{i} {TEXT}" for i in range(4))), "file-1")
     assert again.n_segments == plan.n_segments - made

@@ -4,7 +4,7 @@ from bisect import bisect
 from typing import Self
 
 
-class Extents:
+class FreeList:
     """``size`` places. Stretches begin and end at multiples of ``align``; what is asked for is rounded up to them.
 
     A call costs the number of free stretches, at most.

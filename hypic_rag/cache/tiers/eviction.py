@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import count
 
 MOST_USES = 8
-"""More withstand scans better: with 3, one of three times what fits evicts all. tests/cache/test_worth.py has what is
-saved, beside the least recently used."""
+"""More withstand scans better: with 3, one of three times what fits evicts all. tests/cache/test_eviction.py has what
+is saved, beside the least recently used."""
 
 
 def priority(inflation: float, uses: int, n_tokens: int, nbytes: int, most_uses: float = MOST_USES) -> float:

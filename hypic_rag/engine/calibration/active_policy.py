@@ -8,7 +8,7 @@ from hypic_rag.engine.policy import Policy
 
 
 @dataclass(frozen=True)
-class InForce:
+class ActivePolicy:
     """given: names of the settings that the user gave. calibration: the model's, None where it has none."""
 
     policy: Policy
@@ -30,7 +30,7 @@ class InForce:
 
 def policy_in_force(
     fingerprint: str, *, mode: str | None = None, seam_tokens: int | None = None, compose: str | None = None
-) -> InForce:
+) -> ActivePolicy:
     """None: not given. Who gives a seam or a composition wants cached segments, also where calibration says full.
 
     Raises BadInput for a value that no policy has, or for a calibration that cannot be read.
@@ -41,4 +41,4 @@ def policy_in_force(
     given = {name: value for name, value in asked.items() if value is not None}
     if given:
         policy = replace(policy, **{"mode": "hypic", **given})
-    return InForce(policy, calibration, tuple(given))
+    return ActivePolicy(policy, calibration, tuple(given))

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.engine.device.bucket import MAX_ROWS, Bucket, Sizes
-from hypic_rag.engine.device.fill import Scheduled, fill, partner, sizes_of
-from hypic_rag.engine.device.patience import patience
+from hypic_rag.engine.cache_spec import CacheSpec
+from hypic_rag.engine.device.compile_notice import patience
+from hypic_rag.engine.device.graph_bucket import MAX_ROWS, BucketSizes, GraphBucket
+from hypic_rag.engine.device.prepare_inputs import Scheduled, fill, partner, sizes_of
 from hypic_rag.engine.layers import AttentionLayer
-from hypic_rag.engine.layout import Layout
 from hypic_rag.engine.passes.device_assembly import DeviceAssembly
 from hypic_rag.engine.passes.device_isolation import DeviceIsolation
 from hypic_rag.engine.passes.device_long_prompt import DeviceLongPrompt
@@ -24,10 +24,10 @@ MAX_PREFILL_ROWS = 16384  # each pass reads the weights, and of a model of exper
 
 
 @dataclass
-class Captured:
+class CapturedGraph:
     """A bucket, and from its second pass on its graph with the logits (K, vocabulary) that a replay writes."""
 
-    bucket: Bucket
+    bucket: GraphBucket
     context: DeviceAssembly
     graph: torch.cuda.CUDAGraph | None = None
     logits: Tensor | None = None
@@ -35,7 +35,7 @@ class Captured:
 
 
 @dataclass
-class Runner:
+class ModelRunner:
     """graphs: whether to capture; without, every pass is launched kernel by kernel, and gives the same bits.
 
     in_chunks: whether prefill and the first pass of a prompt of many rows go by the prefill kernels. dead_below: see
@@ -43,21 +43,21 @@ class Runner:
     """
 
     model: Any
-    layout: Layout
+    cache_spec: CacheSpec
     pool: DevicePool
     graphs: bool = True
     in_chunks: bool = False
     dead_below: float = 0.0
     prefill_bytes: int | None = None
-    _captured: dict[Sizes, Captured] = field(default_factory=dict)
+    _captured: dict[BucketSizes, CapturedGraph] = field(default_factory=dict)
     _memory: Any = None
 
     def __post_init__(self) -> None:
         device = self.model.device
-        self.rotated_dims = tuple(rotated_dims(self.layout))
+        self.rotated_dims = tuple(rotated_dims(self.cache_spec))
         self.partners = tuple(
             torch.from_numpy(partner(rotary, dim)).to(device)
-            for rotary, dim in zip(self.layout.rotaries, self.rotated_dims, strict=True)
+            for rotary, dim in zip(self.cache_spec.rotaries, self.rotated_dims, strict=True)
         )
         self.graphs = self.graphs and device.type == "cuda"
 
@@ -113,7 +113,7 @@ class Runner:
         device, slots = self.model.device, active.state.slots
         positions = torch.tensor(active.positions, device=device)
         self.pool.wait()
-        with patience(), self.layout.current.during(DeviceLongPrompt.of(self.pool, slots, positions)):
+        with patience(), self.cache_spec.current.during(DeviceLongPrompt.of(self.pool, slots, positions)):
             out = self.model(
                 input_ids=torch.tensor([active.ids], device=device),
                 position_ids=positions[None],
@@ -131,7 +131,7 @@ class Runner:
         if len(self._captured) > MAX_BUCKETS:
             del self._captured[next(iter(self._captured))]
         captured.bucket.wait()
-        fill(captured.bucket, batch, keep, self.layout.rotaries)
+        fill(captured.bucket, batch, keep, self.cache_spec.rotaries)
         captured.bucket.send()
         if not sizes.is_spliced:  # others wait layer by layer
             self.pool.wait()
@@ -150,19 +150,19 @@ class Runner:
         lengths = [len(rows) for rows in keep]
         return list(captured.logits[: sum(lengths)].split(lengths))
 
-    def _open(self, sizes: Sizes) -> Captured:
-        bucket = Bucket(sizes, self.rotated_dims, self.model.device)
+    def _open(self, sizes: BucketSizes) -> CapturedGraph:
+        bucket = GraphBucket(sizes, self.rotated_dims, self.model.device)
         turns = tuple((*tables, of) for tables, of in zip(bucket.turns, self.partners, strict=True))
-        return Captured(
+        return CapturedGraph(
             bucket,
             DeviceAssembly(
                 self.pool, bucket.linear, bucket.attention, turns, bucket.positions, sizes.attention, sizes.is_spliced
             ),
         )
 
-    def _forward(self, captured: Captured) -> Tensor:
+    def _forward(self, captured: CapturedGraph) -> Tensor:
         bucket = captured.bucket
-        with self.layout.current.during(captured.context):
+        with self.cache_spec.current.during(captured.context):
             out = self.model(
                 input_ids=bucket.ids[None],
                 position_ids=bucket.positions[None],
@@ -171,7 +171,7 @@ class Runner:
             )
         return out.logits[0]  # type: ignore[no-any-return]
 
-    def _capture(self, captured: Captured) -> torch.cuda.CUDAGraph:
+    def _capture(self, captured: CapturedGraph) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory):
             captured.logits = self._forward(captured)
@@ -212,12 +212,12 @@ def cut(active: Scheduled, max_rows: int) -> list[Scheduled]:
     return pieces
 
 
-def rotated_dims(layout: Layout) -> list[int]:
+def rotated_dims(cache_spec: CacheSpec) -> list[int]:
     """Of each of the model's rotations, the head size of the layers that use it."""
     return [
         next(
-            layer.k_dim for layer in layout.layers
+            layer.k_dim for layer in cache_spec.layers
             if isinstance(layer, AttentionLayer) and layer.rotary is rotary
         )
-        for rotary in layout.rotaries
+        for rotary in cache_spec.rotaries
     ]  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from cache_samples import file_of, same_bits, sample_entry, sample_key
 
 from hypic_rag.cache import Hit, SegmentCache
-from hypic_rag.cache.tiers import health
+from hypic_rag.cache.tiers import circuit_breaker
 
 KEY, NEW, NEXT = sample_key(0), sample_key(1), sample_key(2)
 
@@ -131,8 +131,8 @@ def test_where_failing_is_slow_it_is_left_alone_for_a_while(tmp_path, monkeypatc
 
 def patch_rest(monkeypatch, cache):
     """The rest is over."""
-    later = health.time.monotonic() + health.REST_SECONDS
-    monkeypatch.setattr("hypic_rag.cache.tiers.health.time.monotonic", lambda: later)
+    later = circuit_breaker.time.monotonic() + circuit_breaker.REST_SECONDS
+    monkeypatch.setattr("hypic_rag.cache.tiers.circuit_breaker.time.monotonic", lambda: later)
 
 
 def test_files_that_vanish_one_by_one_are_misses(tmp_path):

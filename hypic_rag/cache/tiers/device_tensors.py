@@ -48,7 +48,7 @@ class LayerPools:
     T_at: Tensor | None
 
 
-class Place(NamedTuple):
+class PoolPlace(NamedTuple):
     """Where an entry lies: its slot, its first token slot, its first matrix."""
 
     slot: int
@@ -87,7 +87,7 @@ def unit_bytes(layers: Sequence[LayerShapes]) -> UnitBytes:
     return UnitBytes(slots + n_dense * n_heads * 4, tokens, k_dim * k_dim * 4)
 
 
-class Slabs:
+class DeviceTensors:
     """All layers' tensors. ``layers[i]``: of layer i. ``heads``: how many layers have a dense T, and of how many heads.
     Nothing is zeroed, ``T_at`` aside."""
 
@@ -123,7 +123,7 @@ class Slabs:
         """slots: (E,) int64. numbers: (n_dense, E, H) int32, their rows of every ``T_at``. Both on the device."""
         self._T_at.index_copy_(1, slots, numbers)
 
-    def copy_in(self, tensor: Tensor, layer: int, name: str, place: Place, live: np.ndarray) -> None:
+    def copy_in(self, tensor: Tensor, layer: int, name: str, place: PoolPlace, live: np.ndarray) -> None:
         """An entry's tensor, from wherever and however it lies, on the current stream.
 
         live: (n_dense, H) bool, the heads whose T has a matrix; they have them in a row.

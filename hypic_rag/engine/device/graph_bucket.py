@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
-from hypic_kernels.pieces import AttentionBucket, view_plan
+from hypic_kernels.attention_plan import AttentionBucket, view_plan
 from hypic_kernels.plan import LinearPlan
 from torch import Tensor
 
@@ -14,7 +14,7 @@ SPLIT_OF_ONE_ROW = 256  # where so few rows would leave most of the GPU idle
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BucketSizes:
     """rows: N. sequences: M. runs: of rows between cached interiors. pieces, partial_rows: of attention. turns: cached
     interiors. kept: rows whose logits are wanted. widest: rows of the longest sequence. is_spliced: whether a cached
     interior is placed in the pass, not only seen."""
@@ -29,13 +29,13 @@ class Sizes:
     widest: int
     is_spliced: bool
 
-    def rounded(self) -> "Sizes":
+    def rounded(self) -> "BucketSizes":
         """To a bucket's: four between two powers of two, rows to multiples of 32."""
         counts = {f.name: _rounded(getattr(self, f.name)) for f in fields(self) if f.name != "is_spliced"}
         for name in ("rows", "widest"):
             if counts[name] > 32:
                 counts[name] = -(-getattr(self, name) // 32) * 32
-        return Sizes(**counts, is_spliced=self.is_spliced)
+        return BucketSizes(**counts, is_spliced=self.is_spliced)
 
     @property
     def attention(self) -> AttentionBucket:
@@ -52,7 +52,7 @@ def _rounded(n: int) -> int:
     return power if power <= 8 else -(-n // (power // 8)) * (power // 8)
 
 
-class Bucket:
+class GraphBucket:
     """Static arrays of one size, each on the host (numpy views, to fill) and on the device (tensors, to read).
 
     One copy brings all integers over. ``linear``, ``attention``: as the kernels take them; ``ids``, ``positions``:
@@ -60,7 +60,7 @@ class Bucket:
     offsets in ``turned``, which stay the same while a sequence is decoded.
     """
 
-    def __init__(self, sizes: Sizes, rotated_dims: tuple[int, ...], device: torch.device):
+    def __init__(self, sizes: BucketSizes, rotated_dims: tuple[int, ...], device: torch.device):
         self.sizes = sizes
         self.turned: list[int] = []
         self._sent = torch.cuda.Event() if device.type == "cuda" else None

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from hypic_kernels.attention_plan import SequenceRows, write_plan
 from hypic_kernels.chunked_scan import CHUNK
-from hypic_kernels.pieces import SequenceRows, write_plan
 
 from hypic_rag.engine.assemble import ScheduledSequence
-from hypic_rag.engine.device.bucket import Bucket, Sizes, split_of
+from hypic_rag.engine.device.graph_bucket import BucketSizes, GraphBucket, split_of
 from hypic_rag.engine.plan import RunRows, Splice
 from hypic_rag.engine.rotary import Rotary
 from hypic_rag.engine.state import DeviceSegment, DeviceSequence
@@ -18,14 +18,14 @@ Scheduled = ScheduledSequence[DeviceSequence]
 COMPOSE = {"exact": 0, "last_state": 1, "add": 2}
 
 
-def sizes_of(batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> Sizes:
+def sizes_of(batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> BucketSizes:
     rows = [len(active.ids) for active in batch]
     split = split_of(max(rows))
     pieces = []
     for active in batch:
         own = len(active.state.row_positions) + len(active.ids)
         pieces.append(sum(-(-n // split) for n in (own, *(one.n_tokens for one in active.state.segments))))
-    return Sizes(
+    return BucketSizes(
         rows=sum(rows),
         sequences=len(batch),
         runs=sum(_n_runs(active) for active in batch),
@@ -49,7 +49,9 @@ def _n_runs(active: Scheduled) -> int:
     return n + -(-rows // CHUNK)
 
 
-def fill(bucket: Bucket, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]) -> None:
+def fill(
+    bucket: GraphBucket, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]
+) -> None:
     """Everything of the bucket, its padding too; nothing is sent yet."""
     host = bucket.host
     n_rows = bucket.sizes.rows
@@ -100,7 +102,7 @@ def fill(bucket: Bucket, batch: Sequence[Scheduled], keep: Sequence[Sequence[int
         bucket.turned = offsets
 
 
-def _runs(bucket: Bucket, run: int, start: int, stop: int, interior: DeviceSegment | None, compose: int) -> int:
+def _runs(bucket: GraphBucket, run: int, start: int, stop: int, interior: DeviceSegment | None, compose: int) -> int:
     """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Return the next number."""
     host = bucket.host
     spliced = (-1, 0, 0) if interior is None else (interior.slot, interior.n_tokens, compose)

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypic_kernels.pieces import AttentionBucket, SequenceRows, view_plan, write_plan
+from hypic_kernels.attention_plan import AttentionBucket, SequenceRows, view_plan, write_plan
 
 SEQUENCES = [
     SequenceRows(0, 20, 0, 5000, [(0, 100, 300, -1), (4, 600, 65, 0), (12, 700, 64, 1), (20, 800, 10, 2)]),
@@ -31,11 +31,11 @@ def test_every_row_sees_each_of_its_keys_once(split):
             expected.update((at + j, turn) for first, at, n, turn in s.interiors if first <= number for j in range(n))
             seen = Counter()
             for p in range(int(plan.row_first[i]), int(plan.row_last[i]) + 1):
-                row0, row1, kv, n, turn, own = (
-                    int(x[p]) for x in (plan.row0, plan.row1, plan.kv, plan.n, plan.turn, plan.own)
+                q_start, q_end, kv, n, turn, own = (
+                    int(x[p]) for x in (plan.q_start, plan.q_end, plan.kv, plan.n, plan.turn, plan.own)
                 )
                 assert 1 <= n <= split
-                if row0 <= i < row1:
+                if q_start <= i < q_end:
                     seen.update((kv + j, turn) for j in range(n) if own < 0 or own + j <= plan.row_own[i])
             assert seen == expected
             assert plan.row_own[i] == number and plan.kv_at[i] == s.own_at + number
@@ -44,9 +44,9 @@ def test_every_row_sees_each_of_its_keys_once(split):
 def test_pieces_share_no_partial_row_and_what_is_not_used_is_marked():
     bucket = AttentionBucket(n_rows=32, n_pieces=40, n_partial_rows=200, max_rows=20, split=64)
     plan = plan_of(bucket)
-    used = int((plan.row1 > plan.row0).sum())
-    assert (plan.row1 > plan.row0)[:used].all() and (plan.row1 == plan.row0)[used:].all()
-    places = [int(plan.out[p]) + r for p in range(used) for r in range(int(plan.row1[p] - plan.row0[p]))]
+    used = int((plan.q_end > plan.q_start).sum())
+    assert (plan.q_end > plan.q_start)[:used].all() and (plan.q_end == plan.q_start)[used:].all()
+    places = [int(plan.out[p]) + r for p in range(used) for r in range(int(plan.q_end[p] - plan.q_start[p]))]
     assert len(set(places)) == len(places) and max(places) < bucket.n_partial_rows
     assert plan.kv_at[30:].tolist() == [-1, -1]
     assert (plan.row_last[30:] < plan.row_first[30:]).all()
@@ -61,7 +61,7 @@ def test_long_stretches_are_cut_into_equal_blocks():
 
 def test_no_sequence_is_a_plan_that_does_nothing():
     plan = plan_of(AttentionBucket(8, 4, 8, 1, 512), [])
-    assert (plan.row0 == plan.row1).all() and (plan.row_last < plan.row_first).all() and (plan.kv_at == -1).all()
+    assert (plan.q_start == plan.q_end).all() and (plan.row_last < plan.row_first).all() and (plan.kv_at == -1).all()
 
 
 @pytest.mark.parametrize(

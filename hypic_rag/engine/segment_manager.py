@@ -15,10 +15,10 @@ from weakref import WeakSet
 import torch
 
 from hypic_rag.cache import Entry, Hit, Miss, SegmentCache, SegmentKey, Stored, codec_named
-from hypic_rag.cache.tiers.device import DevicePool, Resident
-from hypic_rag.engine.layout import Layout
+from hypic_rag.cache.tiers.device import DeviceEntry, DevicePool
+from hypic_rag.engine.cache_spec import CacheSpec
+from hypic_rag.engine.outputs import PrefillReport, SegmentUse
 from hypic_rag.engine.prefill import PrefillPasses, packs, prefill
-from hypic_rag.engine.report import PrefillReport, SegmentUse
 from hypic_rag.prompt import Ids, Part
 
 _NO_LOCK = nullcontext()
@@ -33,7 +33,7 @@ Missing = Sequence[tuple[Part, SegmentKey]]
 class Fetched:
     """What a prompt's cached parts became. ``n_prefilled``: tokens computed for those that were missing."""
 
-    entries: dict[Part, Entry | Resident] = field(default_factory=dict)
+    entries: dict[Part, Entry | DeviceEntry] = field(default_factory=dict)
     uses: dict[Part, SegmentUse] = field(default_factory=dict)
     n_prefilled: int = 0
     seconds: float = 0.0
@@ -57,21 +57,21 @@ def _always(part: Part) -> bool:
     return True
 
 
-class Segments:
+class SegmentManager:
     """``template`` is a key with everything but the segment: model, tokenizer, compute type, rotation, codec,
     namespace."""
 
     def __init__(
         self,
         model: Any,
-        layout: Layout,
+        cache_spec: CacheSpec,
         cache: SegmentCache,
         template: SegmentKey,
         deterministic: bool,
         passes: PrefillPasses,
     ):
         """deterministic: one segment a pass."""
-        self.model, self.layout, self.cache, self.template = model, layout, cache, template
+        self.model, self.cache_spec, self.cache, self.template = model, cache_spec, cache, template
         self.passes = replace(passes, max_rows=1) if deterministic else passes
         self.key = lru_cache(maxsize=512)(self._key)  # its digest takes a tenth of a millisecond
         self.codec = codec_named(template.codec)
@@ -82,7 +82,7 @@ class Segments:
     def namespace(self) -> str:
         return self.template.namespace
 
-    def within(self, namespace: str) -> "Segments":
+    def within(self, namespace: str) -> "SegmentManager":
         """The same for another namespace."""
         other = copy(self)
         other.template = replace(self.template, namespace=namespace)
@@ -113,7 +113,7 @@ class Segments:
         absent = []
         with ExitStack() as undo:
 
-            def use(part: Part, resident: Resident) -> None:
+            def use(part: Part, resident: DeviceEntry) -> None:
                 pool.pin(resident.digest)
                 undo.callback(pool.unpin, resident.digest)
                 placed.entries[part] = resident
@@ -190,7 +190,7 @@ class Segments:
         """The cache's entry, None if it has none that fits the model. Notes the use in ``fetched``."""
         found: Hit | Miss = self.cache.lookup(key, device)
         if isinstance(found, Hit) and found.entry not in self._fitting:
-            if trouble := self.layout.misfit(found.entry):
+            if trouble := self.cache_spec.misfit(found.entry):
                 found = self.cache.reject(key, "wrong_shape", trouble)
             else:
                 self._fitting.add(found.entry)
@@ -273,7 +273,7 @@ class Segments:
                 ids, seams = [key.token_ids for key in keys], [key.seam_tokens for key in keys]
                 prefixes = [key.isolation_prefix for key in keys]
                 with lock:
-                    made = prefill(self.model, self.layout, ids, seams, prefixes, self.passes)
+                    made = prefill(self.model, self.cache_spec, ids, seams, prefixes, self.passes)
                     entries = [change(entry) for entry in made]
                 ready = None if self._beside is None else torch.cuda.current_stream(self.model.device).record_event()
                 passed = [
@@ -287,7 +287,7 @@ class Segments:
                 _wait(storing.popleft())
 
     def _bytes_made(self, key: SegmentKey) -> int:
-        return self.layout.entry_bytes(key.n_tokens - key.seam_tokens, self.model.dtype.itemsize)
+        return self.cache_spec.entry_bytes(key.n_tokens - key.seam_tokens, self.model.dtype.itemsize)
 
     def _when_ready(
         self,

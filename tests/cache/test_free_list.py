@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hypic_rag.cache.tiers.extents import Extents
+from hypic_rag.cache.tiers.free_list import FreeList
 
 CASES = {  # size, align, steps, what each take gives; "take n" or "give at n"
     "from the start": (64, 16, "take 16, take 32", [0, 16]),
@@ -28,7 +28,7 @@ CASES = {  # size, align, steps, what each take gives; "take n" or "give at n"
 
 @pytest.mark.parametrize("size, align, steps, given", CASES.values(), ids=CASES)
 def test_what_is_given(size, align, steps, given):
-    extents, got = Extents(size, align), []
+    extents, got = FreeList(size, align), []
     for step in steps.split(", "):
         verb, *numbers = step.split()
         result = getattr(extents, verb)(*map(int, numbers))
@@ -39,7 +39,7 @@ def test_what_is_given(size, align, steps, given):
 @pytest.mark.parametrize("align", [1, 16])
 def test_thousands_of_steps_equal_a_row_of_flags(align):
     chance, size = random.Random(align), 1003
-    extents, taken, is_taken = Extents(size, align), [], [False] * (size - size % align)
+    extents, taken, is_taken = FreeList(size, align), [], [False] * (size - size % align)
     for step in range(5000):
         if chance.random() < 0.55:
             n = chance.randrange(1, 120)
@@ -65,7 +65,7 @@ def test_thousands_of_steps_equal_a_row_of_flags(align):
 
 
 def test_a_copy_goes_its_own_way():
-    extents = Extents(32)
+    extents = FreeList(32)
     copy = extents.copy()
     assert copy.take(32) == 0 and extents.take(32) == 0
     copy.give(0, 32)
@@ -74,7 +74,7 @@ def test_a_copy_goes_its_own_way():
 
 @pytest.mark.parametrize("at, n", [(0, 9), (4, 8), (8, 8), (12, 2), (28, 4)])
 def test_nothing_is_given_back_that_is_free(at, n):
-    extents = Extents(32)
+    extents = FreeList(32)
     extents.claim(0, 8)
     extents.claim(16, 8)
     with pytest.raises(AssertionError, match="were free already"):
@@ -83,7 +83,7 @@ def test_nothing_is_given_back_that_is_free(at, n):
 
 @pytest.mark.parametrize("at, n", [(0, 8), (4, 8), (8, 9), (12, 20), (30, 4)])
 def test_nothing_is_claimed_that_is_taken(at, n):
-    extents = Extents(32)
+    extents = FreeList(32)
     extents.claim(0, 8)
     extents.claim(16, 8)
     with pytest.raises(AssertionError, match="are not all free"):

@@ -33,7 +33,7 @@ class File:
 
 
 @dataclass
-class Promises:
+class DurabilityLog:
     """files: by their ids, that the server has taken. gone: words of what it has said to have deleted. doing: requests
     that it has not answered."""
 
@@ -77,7 +77,7 @@ def first_sentence(word: str) -> str:
     return f"The {word} is here."
 
 
-def use(url: str, promises: Promises, seed: float, ended: threading.Event) -> None:
+def use(url: str, promises: DurabilityLog, seed: float, ended: threading.Event) -> None:
     """Makes collections, sends files and deletes some, until the server is killed."""
     chance = random.Random(seed)
     with Api(url, seconds=60) as api, contextlib.suppress(Refused):
@@ -95,7 +95,7 @@ def use(url: str, promises: Promises, seed: float, ended: threading.Event) -> No
             time.sleep(chance.uniform(0, 0.2))
 
 
-def ask(url: str, promises: Promises, seed: float, ended: threading.Event) -> None:
+def ask(url: str, promises: DurabilityLog, seed: float, ended: threading.Event) -> None:
     """Asks over documents of its own, whose segments are made, written, and evicted again."""
     chance = random.Random(seed)
     with Api(url, seconds=60) as api, contextlib.suppress(Refused):
@@ -107,7 +107,7 @@ def ask(url: str, promises: Promises, seed: float, ended: threading.Event) -> No
             time.sleep(chance.uniform(0, 1))  # while there are requests, files wait
 
 
-def _send(api: Api, promises: Promises, chance: random.Random, collection: str) -> None:
+def _send(api: Api, promises: DurabilityLog, chance: random.Random, collection: str) -> None:
     words = [f"word{chance.getrandbits(60):x}" for _ in range(chance.choice([1, 1, 3]))]
     contents: dict[str, str | bytes] = {
         f"{i}.txt": text(chance, word, chance.choice([20, 100, 1000])) for i, word in enumerate(words)
@@ -120,7 +120,7 @@ def _send(api: Api, promises: Promises, chance: random.Random, collection: str) 
         promises.counts["files"] += 1
 
 
-def _remove_one(api: Api, promises: Promises, chance: random.Random) -> None:
+def _remove_one(api: Api, promises: DurabilityLog, chance: random.Random) -> None:
     if chance.random() < 0.2:
         name = chance.choice(sorted(promises.collections))
         promises.going.add(name)
@@ -137,14 +137,14 @@ def _remove_one(api: Api, promises: Promises, chance: random.Random) -> None:
         promises.counts["deleted files"] += 1
 
 
-def _note_ready(api: Api, promises: Promises, collection: str) -> None:
+def _note_ready(api: Api, promises: DurabilityLog, collection: str) -> None:
     if collection in promises.collections:
         files = {file["id"]: file for file in api.files(collection)}
         for file_id in files:
             promises.note_ready(file_id, files)
 
 
-def check(api: Api, promises: Promises, wait: bool = False) -> None:
+def check(api: Api, promises: DurabilityLog, wait: bool = False) -> None:
     """Of a server that was started again. wait: until every file is ready. Raises Broken."""
     names = {one["name"] for one in api.ask("GET", "/v1/collections")["data"]}
     for name in promises.going - names:

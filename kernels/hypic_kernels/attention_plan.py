@@ -68,7 +68,7 @@ def write_plan(flat: NDArray[np.int32], sequences: Sequence[SequenceRows], bucke
     """
     P, N = bucket.n_pieces, bucket.n_rows
     pieces, rows = flat[: 7 * P].reshape(7, P), flat[7 * P :].reshape(4, N)
-    pieces[:] = 0  # row0 == row1: not used
+    pieces[:] = 0  # row0 == q_end: not used
     pieces[4:6] = -1
     rows[:2] = 0
     rows[2:] = -1  # row_last < row_first: no piece; kv_at: nowhere
@@ -104,14 +104,14 @@ def write_plan(flat: NDArray[np.int32], sequences: Sequence[SequenceRows], bucke
     own = np.where(is_own[of], offset, -1)
     # A piece of own keys is seen from its first key's row on.
     of_sequence = sequence[of]
-    row0 = start[of_sequence] + np.maximum(np.maximum(first[of], own) - past[of_sequence], 0)
-    row1 = stop[of_sequence]
-    heights = row1 - row0
+    q_start = start[of_sequence] + np.maximum(np.maximum(first[of], own) - past[of_sequence], 0)
+    q_end = stop[of_sequence]
+    heights = q_end - q_start
     out = np.cumsum(heights) - heights
     _check("partial rows", int(heights.sum()), bucket.n_partial_rows)
     _check("rows of one piece", int(heights.max(initial=0)), bucket.max_rows)
     n = np.minimum(size[of], n_keys[of] - offset)
-    for part, values in zip(pieces, (row0, row1, slot[of] + offset, n, turn[of], own, out), strict=True):
+    for part, values in zip(pieces, (q_start, q_end, slot[of] + offset, n, turn[of], own, out), strict=True):
         part[:n_pieces] = values
 
     last_piece = behind[last_stretch] - 1

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from hypic_eval.gpu.bench import Bench
-from hypic_eval.gpu.plain import Plain, Way
+from hypic_eval.gpu.plain import PlainCopy, Way
 from hypic_rag.prompt import Ids, Prompt
 
 
@@ -33,7 +33,7 @@ def weight_bytes(model: Any, touched: list[int]) -> float:
     return float(others + sum(nbytes * some / n for nbytes, some in zip(of_experts, touched, strict=True)))
 
 
-def experts_touched(plain: Plain, prompt: Prompt, seam: int) -> list[int]:
+def experts_touched(plain: PlainCopy, prompt: Prompt, seam: int) -> list[int]:
     """How many experts of each layer the active rows of a prompt are sent to, in a full recompute of it.
 
     Counted there and not in the assembled pass, whose rows are the same but for what reuse loses, since a hook

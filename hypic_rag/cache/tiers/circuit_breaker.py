@@ -7,7 +7,7 @@ SLOW_SECONDS = 1.0  # a failure that took so long would cost every request as mu
 REST_SECONDS = 30.0
 
 
-class Health:
+class CircuitBreaker:
     """Of one thing, by what is done with it ("read", "write", ...), which may fail apart: a full disk can be read.
 
     rest_after: a failure that took so many seconds is not tried again for REST_SECONDS; 0: none is.

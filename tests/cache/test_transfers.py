@@ -9,7 +9,7 @@ from device_samples import BF16, DEVICE, F32, assert_same, entry_of, flush, pois
 
 from hypic_rag.cache import Entry, LayerEntry
 from hypic_rag.cache.tiers.device import DevicePool
-from hypic_rag.cache.tiers.slabs import LayerShapes
+from hypic_rag.cache.tiers.device_tensors import LayerShapes
 
 LINEAR = LayerShapes({"S": ((2, 4, 4), F32), "tail": ((3, 8), BF16)}, matrices=(2, 4))
 ATTENTION = LayerShapes(tokens={"K": ((2, 8), BF16), "V": ((2, 16), BF16)})

@@ -9,7 +9,7 @@ from cache_samples import N_TOKENS, SEAM, file_of, same_bits, sample_entry, samp
 
 from hypic_rag.cache import CODECS, DiskTier, Entry, Hit, HostTier, LayerEntry, SegmentCache
 from hypic_rag.cache.tiers.arena import ALIGN, Arena
-from hypic_rag.cache.tiers.flat import host_copy, on_device
+from hypic_rag.cache.tiers.pinned_copy import host_copy, on_device
 
 DEVICE = torch.device(os.environ.get("HYPIC_TEST_DEVICE", "cpu"))
 HEADS, INTERIOR, DIM = 2, N_TOKENS - SEAM, 6
