@@ -45,7 +45,7 @@ Scheduled = ScheduledSequence[TorchSequence]
 
 
 def cached_seam(part: Part, policy: Policy) -> int | None:
-    """The seam with which a part is cached, or None where all its rows are live."""
+    """Return the seam with which a part is cached, in tokens, or None where all its rows are live."""
     if policy.mode == "full" or part.kind == "live":
         return None
     if part.kind == "leading":
@@ -71,9 +71,8 @@ def lay_out(
 
 @torch.inference_mode()
 def run(model: Any, cache_spec: CacheSpec, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
-    """One pass over all sequences of the batch, whose states it advances; those past a switch of rotation run alone,
-    since transformers takes the frequencies from the largest position of a pass.
-
+    """Run one pass over all sequences of the batch, whose states it advances; those past a switch of rotation run
+    alone, since transformers takes the frequencies from the largest position of a pass.
     keep: row numbers within each sequence whose logits are wanted. Returns (n_kept, vocabulary) a sequence.
     """
     past = [i for i, active in enumerate(batch) if cache_spec.switches(active.state.position)]

@@ -27,15 +27,14 @@ class AttentionHandle:
 
     @classmethod
     def take(cls, layer: AttentionLayer, cache_spec: CacheSpec) -> "AttentionHandle":
-        """The next slot, for a module that calls ``attend`` itself."""
+        """Take the next slot, for a module that calls ``attend`` itself."""
         return cls(cache_spec.take(layer), layer, cache_spec.current)
 
     @classmethod
     def give(
         cls, module: Any, config: Any, cache_spec: CacheSpec, rotary: Rotary | None = None, window: int | None = None
     ) -> None:
-        """The next slot, for a module of Hugging Face's, whose attention function finds it as ``module.hypic``.
-
+        """Give the next slot to a module of Hugging Face's, whose attention function finds it as ``module.hypic``.
         window: 0 is none, as some configurations have it.
         """
         dim = module.head_dim
@@ -58,8 +57,8 @@ def hypic_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The interface of transformers. query: (1, Hq, N, D); key, value: (1, H, N, D). Return (1, N, Hq, D).
-
+    """Attend by the pass that runs, behind transformers' interface.
+    query: (1, Hq, N, D); key, value: (1, H, N, D). Returns (1, N, Hq, D).
     softcap, s_aux (sinks): see ``AttentionParams``.
     """
     handle = getattr(module, "hypic", None)

@@ -22,12 +22,12 @@ class CacheSpec:
     current: CurrentPass = field(default_factory=CurrentPass)
 
     def take(self, layer: Layer) -> int:
-        """The next slot."""
+        """Add a layer and return its slot."""
         self.layers.append(layer)
         return len(self.layers) - 1
 
     def rotary(self, rotary: Rotary) -> Rotary:
-        """The same rotation with its place among the model's; equal settings are one."""
+        """Return the same rotation with its place among the model's; equal settings are one."""
         for known in self.rotaries:
             if known.settings == rotary.settings:
                 return known
@@ -36,7 +36,8 @@ class CacheSpec:
         return rotary
 
     def rotation(self, module: Any, config: Any, kind: str = "") -> Rotary | None:
-        """Of a Hugging Face rotary module, where the config has one a layer type that of ``kind``; None without one."""
+        """Return the rotation of a Hugging Face rotary module, where the config has one a layer type that of ``kind``;
+        None without a module."""
         if module is None:
             return None
         parameters = config.rope_parameters
@@ -55,11 +56,11 @@ class CacheSpec:
         return min((r.switch_at for r in self.rotaries if r.switch_at is not None), default=None)
 
     def switches(self, n_tokens: int) -> bool:
-        """Whether keys are rotated by other frequencies where there are so many tokens."""
+        """Return whether keys are rotated by other frequencies where there are so many tokens."""
         return self.switch_at is not None and n_tokens > self.switch_at
 
     def entry_bytes(self, n_tokens: int, element_size: int, codec: Codec = CODECS["none"]) -> int:
-        """Bytes of the tensors of a cached interior, as a codec stores them if no head's T is dead."""
+        """Count the bytes of the tensors of a cached interior, as a codec stores them if no head's T is dead."""
         total = 0
         for layer in self.layers:
             for name, shape in layer.shapes(n_tokens).items():
@@ -67,7 +68,7 @@ class CacheSpec:
         return total
 
     def misfit(self, entry: Entry) -> str | None:
-        """In what an entry is not of this model's shapes, or None."""
+        """Say in what an entry is not of this model's shapes; None where it is."""
         if len(entry.layers) != len(self.layers):
             return f"the entry has {len(entry.layers)} layers, the model {len(self.layers)}"
         for i, (sizes, layer) in enumerate(zip(self.layers, entry.layers, strict=True)):

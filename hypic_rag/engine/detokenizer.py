@@ -25,7 +25,7 @@ class Detokenizer:
         self._pending = ""
 
     def push(self, token: int) -> str:
-        """Text that became certain with this token."""
+        """Add a token and return the text that became certain with it."""
         self._ids.append(token)
         new = self._new_text()
         if new.endswith("\ufffd"):
@@ -34,7 +34,7 @@ class Detokenizer:
         return self._emit(new)
 
     def finish(self) -> str:
-        """What was held back, at the end of the answer."""
+        """Return what was held back, at the end of the answer."""
         return self._emit(self._new_text(), last=True)
 
     def _new_text(self) -> str:
@@ -63,5 +63,5 @@ class Detokenizer:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that begins ``stop``."""
+    """Return the length of the longest end of ``text`` that begins ``stop``."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

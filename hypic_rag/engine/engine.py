@@ -142,8 +142,8 @@ class SegmentEngine:
         )
 
     def within(self, namespace: str) -> "SegmentEngine":
-        """The same engine for another tenant: it finds and makes entries, and resumes conversations, of this namespace
-        alone. Model, memory, budgets and the requests under way are shared."""
+        """Return the same engine for another tenant: it finds and makes entries, and resumes conversations, of this
+        namespace alone. Model, memory, budgets and the requests under way are shared."""
         view = object.__new__(type(self))
         view.__dict__ = self.__dict__ | {"namespace": namespace}
         return view
@@ -155,7 +155,7 @@ class SegmentEngine:
         )
 
     def with_segments(self, segments: SegmentManager) -> "SegmentEngine":
-        """The same engine with these entries in place of its own: of another codec, say."""
+        """Return the same engine with these entries in place of its own: of another codec, say."""
         view = object.__new__(type(self))
         view.__dict__ = self.__dict__ | {"_segments_of": lru_cache(maxsize=128)(segments.within)}
         return view
@@ -182,7 +182,7 @@ class SegmentEngine:
         return max(MAX_ROWS, self.segments.passes.max_rows)
 
     def segment_key(self, ids: Sequence[int], kind: Kind = "document", policy: Policy | None = None) -> SegmentKey:
-        """Under which key the segment is cached. Raises BadInput for a segment that is all seam."""
+        """Return the key under which the segment is cached. Raises BadInput for a segment that is all seam."""
         part, policy = Part(kind, tuple(ids)), policy or self.policy
         seam = assemble.cached_seam(part, policy)
         if seam is None:
@@ -190,8 +190,7 @@ class SegmentEngine:
         return self.segments.key(part, seam, policy.isolation_prefix)
 
     def entry_bytes(self, n_tokens: int) -> int:
-        """Bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam.
-
+        """Count the bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam.
         With a codec that drops dead heads, the most that it can be.
         """
         interior = n_tokens - self.policy.seam_tokens
@@ -244,7 +243,7 @@ class SegmentEngine:
         return request.id
 
     def check_prompt(self, prompt: Prompt, policy: Policy) -> None:
-        """Raises what ``add_request`` would: ContextTooLong, BadInput."""
+        """Raise what ``add_request`` would: ContextTooLong, BadInput."""
         self._limits.check_prompt(prompt, policy, self.namespace)
 
     @property
@@ -271,7 +270,7 @@ class SegmentEngine:
         policy: Policy | None = None,
         stop: Event | None = None,
     ) -> Generation:
-        """The whole answer, or what there is of it when ``stop`` is set. Raises ContextTooLong."""
+        """Return the whole answer, or what there is of it when ``stop`` is set. Raises ContextTooLong."""
         for event in self.stream(prompt, sampling, policy, stop):
             if event.generation:
                 return event.generation
@@ -284,8 +283,7 @@ class SegmentEngine:
         policy: Policy | None = None,
         stop: Event | None = None,
     ) -> Iterator[StreamEvent]:
-        """The answer as it comes; leaving the loop early cancels the request. Raises ContextTooLong at once.
-
+        """Yield the answer as it comes; leaving the loop early cancels the request. Raises ContextTooLong at once.
         stop: ends it, whichever thread sets it: while it waits, between two passes of a prefill or between two tokens.
         Then the finish reason is "cancelled".
         """
@@ -293,8 +291,7 @@ class SegmentEngine:
         return self._stream(self._request(prompt, sampling, policy, stop))
 
     def score(self, prompt: Prompt, answer: str | Sequence[int], policy: Policy | None = None) -> Score:
-        """How likely an answer is: of a text with the token that ends it, of ids as they are.
-
+        """Measure how likely an answer is: a text with the token that ends it, ids as they are.
         Raises ContextTooLong, BadInput.
         """
         policy = policy or self.policy
@@ -312,7 +309,7 @@ class SegmentEngine:
         return score
 
     def _score(self, wanted: SequenceRequest, ids: Ids) -> Score | None:
-        """None where it does not fit."""
+        """Score an answer's ids, or return None where it does not fit."""
         began = time.perf_counter()
         started = self.backend.start([wanted])
         if not started:
@@ -347,7 +344,8 @@ class SegmentEngine:
     def _request(
         self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None, stop: Event | None, is_read: bool = True
     ) -> Request:
-        """Of a prompt that was checked; not yet queued. is_read: by a stream, which tells of its error."""
+        """Make the request of a prompt that was checked; it is not yet queued. is_read: by a stream, which tells of its
+        error."""
         policy, sampling = policy or self.policy, sampling or Sampling()
         limit = self._limits.answer_tokens(prompt.n_tokens, policy, sampling.max_new_tokens)
         stream = Detokenizer(self.tokenizer, sampling.stop)

@@ -31,7 +31,7 @@ State = tuple[int, ...]
 
 
 def fingerprint(folder: Path, patterns: Iterable[str]) -> str:
-    """sha256 over names and contents of the folder's files that match."""
+    """Hash (sha256) names and contents of the folder's files that match."""
     known = _Known()
     total = hashlib.sha256()
     for file in _matching(folder, patterns):
@@ -43,7 +43,8 @@ def fingerprint(folder: Path, patterns: Iterable[str]) -> str:
 
 
 def states(folder: Path, patterns: Iterable[str]) -> dict[str, State]:
-    """Equal before and after something only where none of the files was written, moved or replaced meanwhile."""
+    """Read the files' states: equal before and after something only where none was written, moved or replaced
+    meanwhile."""
     return {file.name: _state(file.stat()) for file in _matching(folder, patterns)}
 
 
@@ -52,8 +53,8 @@ def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def _choosing_index(folder: Path, patterns: Iterable[str]) -> Path | None:
-    """The index of a sharded checkpoint, where it decides which of the folder's files are loaded: without the whole
-    model in one file, and with weights here that it does not name. Else the weights alone decide."""
+    """Return the index of a sharded checkpoint, where it decides which of the folder's files are loaded: without the
+    whole model in one file, and with weights here that it does not name. Else the weights alone decide."""
     index = folder / "model.safetensors.index.json"
     if "*.safetensors" not in patterns or (folder / "model.safetensors").is_file() or not index.is_file():
         return None
@@ -65,8 +66,8 @@ def _choosing_index(folder: Path, patterns: Iterable[str]) -> Path | None:
 
 
 def _state(stat: os.stat_result) -> State:
-    """Of an unchanged file. Its size and the time of its contents can be kept or set by anybody (cp -p, tar, container
-    layers); st_ctime, when anything about it was changed last, by nobody."""
+    """Return what only an unchanged file keeps. Its size and the time of its contents can be kept or set by anybody (cp
+    -p, tar, container layers); st_ctime, when anything about it was changed last, by nobody."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
 
 
@@ -111,5 +112,5 @@ class _Known:
 
 
 def _seal(place: str, state: State, digest: str) -> str:
-    """A flipped bit in what is remembered would be another model, whose stores are refused."""
+    """Return a checksum of what is remembered: a flipped bit in it would be another model, whose stores are refused."""
     return f"{zlib.crc32(repr((place, state, digest)).encode('utf-8', 'surrogateescape')):08x}"

@@ -41,7 +41,7 @@ class LinearLayer:
         return self.rotary is None and (self.family is None or self.family.has_kernel)
 
     def shapes(self, n_tokens: int) -> Shapes:
-        """Of a cached interior's tensors; the length does not matter."""
+        """Return the shapes of a cached interior's tensors; its length does not matter."""
         shapes: Shapes = {}
         if self.family is not None:
             shapes |= self.family.transition.shapes(self)

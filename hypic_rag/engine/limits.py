@@ -21,7 +21,8 @@ class PromptLimits:
     vocabulary: int
 
     def check_prompt(self, prompt: Prompt, policy: Policy, namespace: str) -> None:
-        """Raises BadInput, ContextTooLong."""
+        """Raise BadInput for ids outside the vocabulary, ContextTooLong for more tokens than the model or the policy
+        takes."""
         for part in prompt.parts:
             self.check_ids(part.ids, "the prompt", namespace)
         self.check_ids(policy.isolation_prefix, "the isolation prefix", namespace)
@@ -29,7 +30,7 @@ class PromptLimits:
         self.check_rotation(prompt.n_tokens, policy, "the prompt")
 
     def check_ids(self, ids: Sequence[int], what: str, namespace: str) -> None:
-        """Raises BadInput where one is none of the model's."""
+        """Raise BadInput where one is none of the model's."""
         if not ids:
             return
         are_whole, least, greatest = _extremes(namespace, tuple(ids))
@@ -40,7 +41,7 @@ class PromptLimits:
             )
 
     def check_length(self, n_tokens: int, what: str) -> None:
-        """Raises ContextTooLong."""
+        """Raise ContextTooLong for more tokens than the model's context."""
         if n_tokens > self.context_length:
             raise ContextTooLong(
                 f"{what} takes {n_tokens} tokens, but {self.model} has a context of {self.context_length}. "
@@ -48,7 +49,7 @@ class PromptLimits:
             )
 
     def check_rotation(self, n_tokens: int, policy: Policy, what: str) -> None:
-        """Raises ContextTooLong where reuse would need keys of two rotations."""
+        """Raise ContextTooLong where reuse would need keys of two rotations."""
         if policy.mode == "hypic" and self.cache_spec.switches(n_tokens):
             raise ContextTooLong(
                 f"{what} takes {n_tokens} tokens; beyond {self.cache_spec.switch_at} this model rotates all keys by "
@@ -66,7 +67,7 @@ class PromptLimits:
 
 @lru_cache(maxsize=512)  # documents come again and again, and a long prompt takes a millisecond
 def _extremes(namespace: str, ids: Ids) -> tuple[bool, int, int]:
-    """Whether all are whole numbers, the least and the greatest. namespace: so that the time that it takes tells no
-    tenant what another has sent."""
+    """Return whether all are whole numbers, the least and the greatest. namespace: so that the time that it takes tells
+    no tenant what another has sent."""
     are_whole = all(issubclass(kind, Integral) for kind in set(map(type, ids)))
     return (True, min(ids), max(ids)) if are_whole else (False, 0, 0)

@@ -35,7 +35,8 @@ class Loaded:
 
 
 def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.device | str | None) -> Loaded:
-    """Raises ModelNotReady where it is not there or broken, UnsupportedModel before anything large is read."""
+    """Load a model, its tokenizer and its format. Raises ModelNotReady where it is not there or broken,
+    UnsupportedModel before anything large is read."""
     device = _device(device)
     dtype = _dtype(dtype, device)
     name, source = _locate(model)
@@ -75,7 +76,8 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
 
 
 def end_tokens(model: Any, tokenizer: Any, prompt_format: PromptFormat) -> frozenset[int]:
-    """Tokens that end an answer: the model's, the tokenizer's, and what closes a turn in the chat template."""
+    """Collect the tokens that end an answer: the model's, the tokenizer's, and what closes a turn in the chat
+    template."""
     given = model.generation_config.eos_token_id if model.generation_config else None
     ends = set(given if isinstance(given, list) else [given]) | {
         tokenizer.eos_token_id,
@@ -85,7 +87,7 @@ def end_tokens(model: Any, tokenizer: Any, prompt_format: PromptFormat) -> froze
 
 
 def _locate(model: str | Path) -> tuple[str, Path | str]:
-    """(name for people, folder or hub name)."""
+    """Return (name for people, folder or hub name)."""
     if str(model) == DEFAULT:
         return default_model.NAME, default_model.ensure(home())
     folder = utf8(absolute(model))
@@ -109,7 +111,7 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
 
 
 def _states(source: Path | str) -> object:
-    """None for a name on the hub, whose files are named after their contents."""
+    """Read the states of a folder's files; None for a name on the hub, whose files are named after their contents."""
     return states(source, (*WEIGHTS, *TOKENIZER, "*.index.json")) if isinstance(source, Path) else None
 
 
@@ -134,7 +136,7 @@ def _register_classes(source: Path | str, name: str, device: torch.device) -> No
 
 
 def _revision(name: str) -> str:
-    """The commit that the hub's name stood for when its files were fetched; their folder is named after it."""
+    """Return the commit that the hub's name stood for when its files were fetched; their folder is named after it."""
     config = try_to_load_from_cache(name, "config.json")
     if not isinstance(config, str):
         raise ModelNotReady(f"the files of {name} are not in the Hugging Face cache, so its revision is unknown")
@@ -166,7 +168,7 @@ def _device(device: torch.device | str | None) -> torch.device:
 
 
 def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype:
-    """float32 on a CPU, where half precision is slower and no smaller in what matters; bfloat16 on a GPU."""
+    """Choose float32 on a CPU, where half precision is slower and no smaller in what matters; bfloat16 on a GPU."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype

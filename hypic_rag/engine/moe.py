@@ -25,9 +25,9 @@ KERNEL_FORM = {  # of an experts module; what a version of transformers does not
 
 
 def hypic_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """The interface of transformers. hidden_states: (N, hidden); top_k_index, top_k_weights: (N, k).
-
-    Returns (N, hidden). Without gradients, for at most 512 rows on CUDA, and experts of SiLU(gate) * up: the kernel.
+    """Run the chosen experts, behind transformers' interface. hidden_states: (N, hidden); top_k_index, top_k_weights:
+    (N, k). Returns (N, hidden).
+    Without gradients, for at most 512 rows on CUDA, and experts of SiLU(gate) * up: by the kernel.
     """
     if not _suits_kernel(module, hidden_states, top_k_index):
         out: Tensor = grouped_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
@@ -50,15 +50,15 @@ def _suits_kernel(module: Any, x: Tensor, index: Tensor) -> bool:
 
 
 def synchronizes(model: Any) -> bool:
-    """Whether a pass on a GPU waits for some experts: transformers' own ask for their sizes but in bfloat16, since
-    Hopper."""
+    """Return whether a pass on a GPU waits for some experts: transformers' own ask for their sizes but in bfloat16,
+    since Hopper."""
     if model.dtype == torch.bfloat16 and torch.cuda.get_device_capability(model.device) >= (9, 0):
         return False
     return any(hasattr(m, "_apply_gate") and not has_kernel(m, model.dtype) for m in model.modules())
 
 
 def has_kernel(module: Any, dtype: torch.dtype) -> bool:
-    """Whether our kernel takes these experts, of rows of that type."""
+    """Return whether our kernel takes these experts, of rows of that type."""
     if any(getattr(module, name, value) != value for name, value in KERNEL_FORM.items()):
         return False
     own_gate = type(module)._apply_gate.__module__ != ExpertsInterface.__module__

@@ -80,15 +80,15 @@ class Plan:
     _steps: dict[int, Steps] = field(default_factory=dict)
 
     def steps(self, max_chunk: int) -> Steps:
-        """In chunks of at most ``max_chunk`` rows; made once for all layers that ask for the same."""
+        """Cut the rows into chunks of at most ``max_chunk``; made once for all layers that ask for the same."""
         size = self.chunk_size(max_chunk)
         if size not in self._steps:
             self._steps[size] = _walk(self, size)
         return self._steps[size]
 
     def chunk_size(self, max_chunk: int) -> int:
-        """RunRows a chunk, for the least work: short seams in long chunks would be mostly padding, and every chunk
-        costs a step of the recurrence, about as much as 8 rows. One row a run needs no chunk at all."""
+        """Choose the rows of a chunk, for the least work: short seams in long chunks would be mostly padding, and every
+        chunk costs a step of the recurrence, about as much as 8 rows. One row a run needs no chunk at all."""
         runs = [event.n for events in self.sequences for event in events if isinstance(event, RunRows)]
         if max(runs, default=1) == 1:
             return 1

@@ -37,8 +37,7 @@ class Rotary:
         first: int = 0,
         interleaved: bool = False,
     ) -> "Rotary":
-        """From a Hugging Face rotary module and the config's rope parameters.
-
+        """Make one from a Hugging Face rotary module and the config's rope parameters.
         kind: where the module has a rotation a layer type, the buffers' prefix ("sliding_attention", say).
         A dynamic one, whose frequencies depend on the longest pass so far, is made to begin every pass afresh.
         """
@@ -54,15 +53,14 @@ class Rotary:
         return cls(inv_freq, settings, first, interleaved, switch)
 
     def turns(self, offsets: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """cos and sin, (n, dims) float32, of the turn by ``-offset``; computed in float64, rounded once.
-
+        """Return cos and sin, (n, dims) float32, of the turn by ``-offset``; computed in float64, rounded once.
         The sines of each pair's first dim are negated: they multiply the second dim, and the reverse.
         """
         cos, sin = self.at(-torch.tensor(offsets))
         return cos.to(device), sin.to(device)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """As ``turns``, of the rotation itself at positions (n,), on their device."""
+        """Return cos and sin, as ``turns`` does, of the rotation itself at positions (n,), on their device."""
         angles = positions.double()[:, None] * _on(positions.device, self)
         cos, sin = angles.cos(), angles.sin()
         if self.interleaved:
@@ -87,12 +85,12 @@ class Rotary:
 
 @lru_cache(maxsize=256)
 def _on(device: torch.device, rotary: Rotary) -> Tensor:
-    """Its frequencies; brought over once, since a pass that is captured as a graph can bring nothing."""
+    """Bring the frequencies to a device, once, since a pass that is captured as a graph can bring nothing."""
     return rotary.inv_freq.to(device)
 
 
 def context_length(config: Any) -> int:
-    """Tokens that a model takes: with dynamic NTK, ``factor`` times as many as it was trained on."""
+    """Return how many tokens a model takes: with dynamic NTK, ``factor`` times as many as it was trained on."""
     rope = getattr(config, "rope_parameters", None) or {}
     ropes = [rope, *(of_kind for of_kind in rope.values() if isinstance(of_kind, dict))]
     stretch = max((one["factor"] for one in ropes if one.get("rope_type") == "dynamic"), default=1.0)

@@ -100,7 +100,7 @@ class Scheduler:
             return result
 
     def _check_outside(self) -> None:
-        """Raises RuntimeError inside a pass of this very thread, whose requests are half advanced."""
+        """Raise RuntimeError inside a pass of this very thread, whose requests are half advanced."""
         if self._unfinished and self.lock.is_mine:
             raise RuntimeError(
                 "the engine was called from inside one of its own passes, by a signal handler or a finalizer: "
@@ -108,8 +108,8 @@ class Scheduler:
             )
 
     def _pass(self) -> list[StepOutput]:
-        """One pass over all requests, and its outputs handed over. What fails it becomes the error of its requests, and
-        what interrupts it is raised as well."""
+        """Run one pass over all requests, and hand its outputs over. What fails it becomes the error of its requests,
+        and what interrupts it is raised as well."""
         self._end_stopped()
         requests = [request for request in self._requests.values() if request.error is None]
         if not requests:
@@ -159,7 +159,8 @@ class Scheduler:
         return [request.take(token) for (request, _), token in zip(batch, tokens, strict=True)]
 
     def _continued(self, request: Request) -> ScheduledSequence[Any]:
-        """The rows of a request under way: its last token, or all where that makes its keys' rotation another."""
+        """Schedule the rows of a request under way: its last token, or all where that makes its keys' rotation
+        another."""
         assert request.state is not None
         before, ids = request.state.position, tuple(request.tokens[-1:])
         if self.cache_spec.switches(before + 1) and not self.cache_spec.switches(before):  # in full mode only
@@ -169,7 +170,7 @@ class Scheduler:
         return scheduled
 
     def _retire(self, request: Request) -> None:
-        """A finished one's state is held for the next turn of its conversation."""
+        """Remove a request. A finished one's state is held for the next turn of its conversation."""
         self._requests.pop(request.id, None)
         if request.state is None:
             return
@@ -193,13 +194,13 @@ class Scheduler:
             self._unfinished.clear()
 
     def _fail(self, request: Request, error: Exception) -> None:
-        """It stays until ``step`` has told, where no stream does."""
+        """End a request with an error. It stays until ``step`` has told, where no stream does."""
         request.error, request.state = request.error or error, None
         if request.is_read:
             self._requests.pop(request.id, None)
 
     def _untold(self) -> list[Request]:
-        """Those that failed and that no stream tells of."""
+        """List the requests that failed and that no stream tells of."""
         return [request for request in self._requests.values() if request.error is not None and not request.is_read]
 
     def _recover(self, cause: BaseException | None = None) -> None:

@@ -83,7 +83,7 @@ class SegmentManager:
         return self.template.namespace
 
     def within(self, namespace: str) -> "SegmentManager":
-        """The same for another namespace."""
+        """Return the same for another namespace."""
         other = copy(self)
         other.template = replace(self.template, namespace=namespace)
         other.key = lru_cache(maxsize=512)(other._key)
@@ -103,8 +103,7 @@ class SegmentManager:
         dead_below: float,
         is_wanted: IsWanted = _always,
     ) -> Fetched | None:
-        """As ``fetch``, into the pool, where each is pinned once; None, with nothing pinned, if they do not fit.
-
+        """Fetch entries into the pool, where each is pinned once; None, with nothing pinned, if they do not fit.
         Missing ones are in the pool as soon as they are made; all are stored when this returns, or leave it again.
         is_wanted: asked before every pass. Raises GivenUp, with nothing pinned, where something was not.
         """
@@ -164,7 +163,7 @@ class SegmentManager:
         return placed
 
     def fetch(self, wanted: Iterable[tuple[Part, int]], prefix: Ids = (), is_wanted: IsWanted = _always) -> Fetched:
-        """Entries of (part, seam), each part once. Missing ones are made in packed passes, but for those that
+        """Fetch the entries of (part, seam), each part once. Missing ones are made in packed passes, but for those that
         ``is_wanted`` says no of before their pass."""
         fetched = Fetched()
         missing = []
@@ -187,7 +186,7 @@ class SegmentManager:
     def _look_up(
         self, part: Part, key: SegmentKey, fetched: Fetched, device: torch.device | None = None
     ) -> Entry | None:
-        """The cache's entry, None if it has none that fits the model. Notes the use in ``fetched``."""
+        """Return the cache's entry, None if it has none that fits the model. Notes the use in ``fetched``."""
         found: Hit | Miss = self.cache.lookup(key, device)
         if isinstance(found, Hit) and found.entry not in self._fitting:
             if trouble := self.cache_spec.misfit(found.entry):
@@ -232,7 +231,7 @@ class SegmentManager:
     def _stored(
         self, missing: Missing, lock: AbstractContextManager[object], stop: Event | None
     ) -> Iterator[tuple[SegmentKey, Stored]]:
-        """Of each in turn, soon after it is stored."""
+        """Yield what became of each in turn, soon after it is stored."""
 
         def store(key: SegmentKey, entry: Entry) -> Stored:
             return self.cache.store(key, self.codec.encode(entry))
@@ -296,7 +295,7 @@ class SegmentManager:
         key: SegmentKey,
         entry: Entry,
     ) -> Kept:
-        """In a writer's thread: on a stream beside the model's, for which the next pass does not wait."""
+        """Store in a writer's thread: on a stream beside the model's, for which the next pass does not wait."""
         if ready is None or self._beside is None:
             return store(key, entry)
         with torch.cuda.stream(self._beside):

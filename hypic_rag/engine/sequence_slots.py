@@ -22,7 +22,7 @@ class SequenceSlots:
 
     @classmethod
     def take(cls, pool: DevicePool, n_tokens: int) -> "SequenceSlots | None":
-        """For a new sequence of at most ``n_tokens`` own rows; None where there is no room."""
+        """Lease room for a new sequence of at most ``n_tokens`` own rows; None where there is none."""
         lease = pool.lease(n_tokens)
         return None if lease is None else cls(pool, lease)
 
@@ -43,11 +43,12 @@ class SequenceSlots:
         return self.pool.lease_bytes(self.lease)
 
     def advance(self) -> None:
-        """After a pass: what it wrote is what the next reads."""
+        """Make what a pass wrote what the next reads."""
         self.turn, self.is_fresh = 1 - self.turn, False
 
     def copy(self, n_rows: int, n_tokens: int) -> "SequenceSlots | None":
-        """The same state, the keys of ``n_rows`` own rows and room for ``n_tokens``; None where there is no room."""
+        """Copy the state and the keys of ``n_rows`` own rows, with room for ``n_tokens``; None where there is no
+        room."""
         copied = SequenceSlots.take(self.pool, n_tokens)
         if copied is None:
             return None

@@ -73,7 +73,7 @@ class KVCache:
 
     @classmethod
     def empty(cls, keys: Tensor, values: Tensor | None, capacity: int) -> "KVCache":
-        """Room for ``capacity`` rows of the shapes of keys, values (H, n, D)."""
+        """Allocate room for ``capacity`` rows of the shapes of keys, values (H, n, D)."""
 
         def room(t: Tensor) -> Tensor:
             return t.new_empty(t.shape[0], capacity, t.shape[2])
@@ -93,7 +93,7 @@ class KVCache:
         self.n = end
 
     def values_of(self, dim: int) -> Tensor:
-        """(H, capacity, dim)."""
+        """Return the values (H, capacity, dim)."""
         return self.keys[..., :dim] if self.values is None else self.values
 
     @property
@@ -170,7 +170,7 @@ class TorchSequence(SequenceState):
         )
 
     def release(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: nothing is shared."""
 
 
 @dataclass

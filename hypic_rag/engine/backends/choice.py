@@ -64,8 +64,8 @@ def backend_for(
 
 
 def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live_share: float) -> DevicePool:
-    """With room for many running sequences, or where it is small for fewer. Raises BadInput where it holds none, and
-    where the device has less."""
+    """Make the pools with room for many running sequences, or where ``memory`` (bytes) is small for fewer. Raises
+    BadInput where it holds none, and where the device has less."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory
     if memory > free:
         raise BadInput(
@@ -79,8 +79,7 @@ def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live
 
 
 def has_kernels(cache_spec: CacheSpec) -> bool:
-    """Whether kernels do what every layer of the model does.
-
+    """Return whether kernels do what every layer of the model does.
     Not: RWKV's recurrences, states that turn with their keys, windows, latent attention, rotations that change with
     the length, one rotation of heads of several sizes.
     """

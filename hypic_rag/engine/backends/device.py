@@ -42,7 +42,7 @@ class DeviceBackend:
         return self.runner.run(batch, keep)
 
     def reset(self) -> bool:
-        """Nothing of the pools is kept: they would leak what the interrupt cut off."""
+        """Drop all that the pools hold: what the interrupt cut off would leak otherwise."""
         self.conversations.clear()
         self.runner.reset()
         return True
@@ -54,7 +54,7 @@ class DeviceBackend:
         )
 
     def _start(self, request: SequenceRequest) -> StartedSequence[DeviceSequence] | None:
-        """Held conversations give way; None where it still does not fit. Raises GivenUp."""
+        """Start a sequence, for which held conversations give way; None where it still does not fit. Raises GivenUp."""
         while True:
             parts = merge_live(request.prompt.parts, request.policy.mode)
             found = None
@@ -70,7 +70,8 @@ class DeviceBackend:
     def _place(
         self, held: DeviceSequence | None, left: Sequence[Part], request: SequenceRequest
     ) -> StartedSequence[DeviceSequence] | None:
-        """On a copy of ``held``, with room for the rows of ``left`` and those that may follow, and the cached parts."""
+        """Place the cached parts and start on a copy of ``held``, with room for the rows of ``left`` and those that may
+        follow."""
         seams = [(part, cached_seam(part, request.policy)) for part in left]
         n_own = 0 if held is None else len(held.row_positions)
         n_tokens = n_own + request.limit + sum(len(part.ids) if seam is None else seam for part, seam in seams)

@@ -53,7 +53,7 @@ class TorchBackend:
         raise AssertionError("sequences in torch take what memory there is")
 
     def _resume(self, request: SequenceRequest) -> tuple[TorchSequence, list[Part]]:
-        """A state to go on from, its own to change, and what is left to run."""
+        """Return a state to go on from, its own to change, and what is left to run."""
         parts = merge_live(request.prompt.parts, request.policy.mode)
         found = None
         if request.resumes and not self.cache_spec.switches(request.prompt.n_tokens):
@@ -61,7 +61,7 @@ class TorchBackend:
         return (found[0].clone(), found[1]) if found else (TorchSequence(self.model.device), parts)
 
     def _fetch(self, wanted: Sequence[tuple[Sequence[Part], SequenceRequest]]) -> dict[Shape, Fetched]:
-        """What the cached parts of several prompts became, by what shapes their entries."""
+        """Fetch the cached parts of several prompts, by what shapes their entries."""
         groups: dict[Shape, list[tuple[Part, int]]] = {}
         stops: dict[Part, list[Event]] = {}
         for parts, request in wanted:

@@ -40,7 +40,8 @@ class Choice:
 
 
 def choose(measurements: Sequence[Measurement], thresholds: Thresholds) -> Choice:
-    """The policy of a model. Where it is full recompute, its seam and the rest are those of the nearest other."""
+    """Choose the policy of a model. Where it is full recompute, its seam and the rest are those of the nearest
+    other."""
     measured = [
         one for one in measurements if one.policy.mode != "full" and one.segment_bytes and not math.isnan(one.kl)
     ]
@@ -76,7 +77,7 @@ def choose(measurements: Sequence[Measurement], thresholds: Thresholds) -> Choic
 
 
 def policy_text(policy: Policy) -> str:
-    """For people: ``hypic, seam 8, exact``."""
+    """Describe a policy for people: ``hypic, seam 8, exact``."""
     if policy.mode == "full":
         return "full"
     prefix = f", behind token {' '.join(map(str, policy.isolation_prefix))}" if policy.isolation_prefix else ""

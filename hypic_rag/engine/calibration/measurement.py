@@ -68,7 +68,7 @@ class _Full:
 
 
 def candidates(engine: "SegmentEngine") -> list[Policy]:
-    """Every seam, composition and isolation prefix (none, or the tokenizer's first token where it has one)."""
+    """List every seam, composition and isolation prefix (none, or the tokenizer's first token where it has one)."""
     first = engine.tokenizer.bos_token_id
     prefixes: list[Ids] = [()] if first is None else [(), (first,)]
     return [
@@ -80,7 +80,7 @@ def candidates(engine: "SegmentEngine") -> list[Policy]:
 
 
 def prompt_room(engine: "SegmentEngine") -> int:
-    """Most tokens of a prompt that every policy can be measured on."""
+    """Return the most tokens of a prompt that every policy can be measured on."""
     switch = engine.cache_spec.switch_at
     longest = engine.context_length if switch is None else min(engine.context_length, switch)
     return longest - ANSWER_TOKENS - 1
@@ -92,8 +92,7 @@ def measure(
     policies: Sequence[Policy],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Measurement]:
-    """Full recompute first, then the policies in their order. Entries made here leave the cache when used.
-
+    """Measure full recompute first, then the policies in their order. Entries made here leave the cache when used.
     Prompts have at most ``prompt_room`` tokens; the cache has room for the entries of one.
     on_progress: called with runs done and runs in all, a run being one policy on one prompt.
     """
@@ -108,8 +107,7 @@ def measure(
 
 
 def token_kl(full: Tensor, other: Tensor) -> Tensor:
-    """KL(full || other) of each row, nats. full, other: (n, vocabulary) float32 log-probabilities; returns (n,).
-
+    """Return KL(full || other) of each row, nats. full, other: (n, vocabulary) float32 log-probabilities; returns (n,).
     A token that ``full`` rules out adds nothing; one that only ``other`` rules out makes the row infinite.
     """
     p = full.exp()
@@ -151,7 +149,8 @@ def _sample(
 
 @contextlib.contextmanager
 def _prefilled(engine: "SegmentEngine", prompt: Prompt, policy: Policy) -> Iterator[tuple[int, ...]]:
-    """Bytes of the prompt's entries, which are in the cache meanwhile; those that were there before stay."""
+    """Yield the bytes of each of the prompt's entries, which are in the cache meanwhile; those that were there before
+    stay."""
     keys = [engine.segment_key(ids, policy=policy) for ids in prompt.documents if len(ids) > policy.seam_tokens]
     keys += [engine.segment_key(p.ids, "leading", policy) for p in prompt.parts if p.kind == "leading"]
     new = {key.digest for key in keys if engine.cache.contains(key) is None}

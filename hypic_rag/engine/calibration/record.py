@@ -41,12 +41,12 @@ class Calibration:
     versions: dict[str, str]
 
     def fields(self) -> dict[str, Any]:
-        """As the file has it."""
+        """Return the fields as the file has them."""
         return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     @classmethod
     def of_fields(cls, fields: dict[str, Any]) -> "Calibration":
-        """The reverse of ``fields``, of what JSON made of it. Raises ValueError, TypeError, KeyError."""
+        """Make a calibration of what JSON made of ``fields``. Raises ValueError, TypeError, KeyError."""
         values = dict(fields)
         if (found := (values.pop("format"), values.pop("version"))) != (FORMAT, VERSION):
             raise ValueError(f"it says {found[0]!r}, version {found[1]!r}, and not {FORMAT!r}, version {VERSION}")
@@ -59,12 +59,12 @@ class Calibration:
 
 
 def calibration_file(fingerprint: str) -> Path:
-    """Where the calibration of a model lies, whether or not it is there."""
+    """Return where the calibration of a model lies, whether or not it is there."""
     return home() / FOLDER / f"{hashlib.sha256(fingerprint.encode()).hexdigest()[:32]}.json"
 
 
 def read(fingerprint: str) -> Calibration | None:
-    """The model's calibration; None where it has none. Raises BadInput for a file that cannot be used."""
+    """Read the model's calibration; None where it has none. Raises BadInput for a file that cannot be used."""
     file = calibration_file(fingerprint)
     try:
         calibration = Calibration.of_fields(parse_object(file.read_bytes()))
@@ -80,7 +80,7 @@ def read(fingerprint: str) -> Calibration | None:
 
 
 def write(calibration: Calibration, file: Path) -> None:
-    """Atomic: a reader sees the file before or the whole new one. Raises BadInput where it cannot be written."""
+    """Write the file atomically: a reader sees the one before or the whole new one. Raises BadInput where it cannot."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as opened:
@@ -90,7 +90,7 @@ def write(calibration: Calibration, file: Path) -> None:
 
 
 def check_writable(file: Path) -> None:
-    """Raises BadInput where ``write`` would fail: to be told before an hour of measuring, not after."""
+    """Raise BadInput where ``write`` would fail: to be told before an hour of measuring, not after."""
     probe = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
         if file.is_dir():

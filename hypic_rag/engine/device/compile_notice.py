@@ -16,7 +16,7 @@ logger = logging.getLogger("hypic_rag")
 
 @contextmanager
 def patience() -> Iterator[None]:
-    """Around a pass on a GPU. Logs a warning where it takes more than SECONDS."""
+    """Log a warning where the pass on a GPU that it surrounds takes more than SECONDS."""
     timer = Timer(SECONDS, logger.warning, [MESSAGE])
     timer.daemon = True
     timer.start()

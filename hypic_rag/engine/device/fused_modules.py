@@ -63,7 +63,8 @@ def _gated(module: Any) -> Callable[..., Tensor] | None:
 
 
 def _router(module: Any) -> Callable[..., tuple[Tensor, ...]] | None:
-    """Of softmax, the largest k, and their sum made one (Qwen3.5's)."""
+    """Return a forward for a router of softmax, the largest k, and their sum made one (Qwen3.5's); None for another
+    module."""
     from hypic_kernels.router import route
 
     if not hasattr(module, "top_k") or getattr(module, "weight", None) is None:
@@ -84,7 +85,7 @@ def _eps(module: Any) -> float | None:
 
 @torch.inference_mode()
 def _is_zero_centred(module: Any, eps: float) -> bool:
-    """Whether it multiplies by ``1 + weight``: of a row of ones the norm is the factor itself."""
+    """Return whether it multiplies by ``1 + weight``: of a row of ones the norm is the factor itself."""
     row = torch.ones(1, module.weight.shape[0], dtype=module.weight.dtype, device=module.weight.device)
     factor = module(row)[0].float() * (1 + eps) ** 0.5
     weight = module.weight.float()
@@ -93,7 +94,7 @@ def _is_zero_centred(module: Any, eps: float) -> bool:
 
 @torch.inference_mode()
 def _is_the_same(module: Any, forward: Callable[..., Any], n_inputs: int) -> bool:
-    """On random rows, to two roundings of the model's type; whole numbers must be equal."""
+    """Compare with the original on random rows, to two roundings of the model's type; whole numbers must be equal."""
     weight = module.weight
     generator = torch.Generator(weight.device).manual_seed(0)
     shape = 4, weight.shape[-1]

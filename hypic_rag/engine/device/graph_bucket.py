@@ -30,7 +30,7 @@ class BucketSizes:
     is_spliced: bool
 
     def rounded(self) -> "BucketSizes":
-        """To a bucket's: four between two powers of two, rows to multiples of 32."""
+        """Round up to a bucket's sizes: four between two powers of two, rows to multiples of 32."""
         counts = {f.name: _rounded(getattr(self, f.name)) for f in fields(self) if f.name != "is_spliced"}
         for name in ("rows", "widest"):
             if counts[name] > 32:
@@ -47,7 +47,7 @@ def split_of(widest: int) -> int:
 
 
 def _rounded(n: int) -> int:
-    """Up, by less than a quarter; below 8 to a power of two."""
+    """Round up, by less than a quarter; below 8 to a power of two."""
     power = 1 << max(0, n - 1).bit_length()
     return power if power <= 8 else -(-n // (power // 8)) * (power // 8)
 
@@ -86,8 +86,8 @@ class GraphBucket:
         )
 
     def wait(self) -> None:
-        """Until what was sent last has left the host's arrays, which may then be filled again: of a prompt in several
-        passes the device may still be busy with the one before."""
+        """Wait until what was sent last has left the host's arrays, which may then be filled again: of a prompt in
+        several passes the device may still be busy with the one before."""
         if self._sent is not None:
             self._sent.synchronize()
 
@@ -102,8 +102,7 @@ class GraphBucket:
 def _area(
     lengths: dict[str, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[dict[str, np.ndarray], dict[str, Tensor], tuple[Tensor, Tensor]]:
-    """One memory on the host, pinned where there is a GPU, and one on the device, with views of both by name.
-
+    """Allocate one memory on the host, pinned where there is a GPU, and one on the device, with views of both by name.
     Views begin at multiples of 16 bytes, which Triton takes for granted of a graph's arguments.
     """
     align = 16 // dtype.itemsize

@@ -68,7 +68,7 @@ class ModelRunner:
         return PrefillPasses(DeviceIsolation.of, MAX_PREFILL_ROWS, self.prefill_bytes, patience)
 
     def reset(self) -> None:
-        """After a pass that did not finish: of the pools and of what is kept for the next passes nothing is left."""
+        """Drop, after a pass that did not finish, all that is in the pools and all that is kept for the next passes."""
         if self.model.device.type == "cuda":
             torch.cuda.synchronize(self.model.device)  # it may be running still
         self._captured.clear()
@@ -76,7 +76,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
-        """As ``assemble.run``: one pass, or several where there are more than MAX_ROWS rows."""
+        """Run the batch as ``assemble.run`` does: in one pass, or several where there are more than MAX_ROWS rows."""
         self.pool.flush()
         kept: list[list[Tensor]] = [[] for _ in batch]
         long = [i for i, active in enumerate(batch) if self._is_long(active)]
@@ -181,7 +181,7 @@ class ModelRunner:
 
 
 def cut(active: Scheduled, max_rows: int) -> list[Scheduled]:
-    """The same sequence in passes of at most ``max_rows`` rows each, one after the other."""
+    """Cut a sequence into passes of at most ``max_rows`` rows each, one after the other."""
     if len(active.ids) <= max_rows:
         return [active]
     pieces: list[Scheduled] = []
@@ -213,7 +213,7 @@ def cut(active: Scheduled, max_rows: int) -> list[Scheduled]:
 
 
 def rotated_dims(cache_spec: CacheSpec) -> list[int]:
-    """Of each of the model's rotations, the head size of the layers that use it."""
+    """Return, for each of the model's rotations, the head size of the layers that use it."""
     return [
         next(
             layer.k_dim for layer in cache_spec.layers

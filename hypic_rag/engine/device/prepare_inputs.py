@@ -39,7 +39,8 @@ def sizes_of(batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> Bucke
 
 
 def _n_runs(active: Scheduled) -> int:
-    """Of the recurrence, as ``_runs`` makes them: rows in chunks, of which the last takes the splice behind them."""
+    """Count the runs of the recurrence that ``_runs`` makes: rows in chunks, of which the last takes the splice behind
+    them."""
     n = rows = 0
     for event in active.events:
         if isinstance(event, RunRows):
@@ -52,7 +53,7 @@ def _n_runs(active: Scheduled) -> int:
 def fill(
     bucket: GraphBucket, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]], rotaries: Sequence[Rotary]
 ) -> None:
-    """Everything of the bucket, its padding too; nothing is sent yet."""
+    """Fill everything of the bucket, its padding too; nothing is sent yet."""
     host = bucket.host
     n_rows = bucket.sizes.rows
     host["reach"].fill(0)
@@ -103,7 +104,8 @@ def fill(
 
 
 def _runs(bucket: GraphBucket, run: int, start: int, stop: int, interior: DeviceSegment | None, compose: int) -> int:
-    """Rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Return the next number."""
+    """Lay rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Return the next
+    number."""
     host = bucket.host
     spliced = (-1, 0, 0) if interior is None else (interior.slot, interior.n_tokens, compose)
     edges = [*range(start, stop, CHUNK), stop] if stop > start else [start, stop]
@@ -116,7 +118,7 @@ def _runs(bucket: GraphBucket, run: int, start: int, stop: int, interior: Device
 
 
 def partner(rotary: Rotary, dim: int) -> np.ndarray:
-    """(dim,) int32: with which dim of a head each is mixed by the rotation."""
+    """Return with which dim of a head each is mixed by the rotation, (dim,) int32."""
     at = np.arange(dim, dtype=np.int32)
     n = 2 * len(rotary.inv_freq)
     rotated = at[rotary.first : rotary.first + n]
@@ -128,7 +130,7 @@ def partner(rotary: Rotary, dim: int) -> np.ndarray:
 
 
 def _turns(cos: np.ndarray, sin: np.ndarray, rotary: Rotary, offsets: list[int]) -> None:
-    """``Rotary.turns`` for whole heads: 1 and 0 where nothing turns."""
+    """Write ``Rotary.turns`` for whole heads into cos, sin (n, D): 1 and 0 where nothing turns."""
     n = len(offsets)
     cos[:n], sin[:n] = 1, 0
     turned = rotary.turns(offsets, torch.device("cpu"))

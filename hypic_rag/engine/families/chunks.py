@@ -48,7 +48,7 @@ class ChunkRunner:
         self._written = self.u if self.w is None else torch.empty_like(self.u)
 
     def advance(self, start: int, state: Tensor) -> Tensor:
-        """The state after chunks ``start, start + 1, ...``, one for each of its sequences."""
+        """Run chunks ``start, start + 1, ...``, one for each sequence of ``state``; return the states after them."""
         heads = self.shape[1]
         at = slice(start * heads, (start + state.shape[0]) * heads)
         u, k, decay = self.u[at], self.k[at], self.decay[at]
@@ -65,32 +65,32 @@ class ChunkRunner:
         return torch.baddbmm(decay * before, k, written).view_as(state)
 
     def outputs(self) -> Tensor:
-        """(B, H, C, V), of all chunks that were run."""
+        """Return what the rows of all chunks that were run read, (B, H, C, V)."""
         out = torch.baddbmm(self.q @ self._before, self.scores, self._written)
         return out.view(*self.shape, -1)
 
 
 def gather(rows: Tensor, index: Tensor) -> Tensor:
-    """(N, H, ...) rows into (B, H, C, ...); the padding row is zero, so it neither decays nor writes."""
+    """Lay (N, H, ...) rows in chunks (B, H, C, ...); the padding row is zero, so it neither decays nor writes."""
     padded = torch.cat((rows, rows.new_zeros(1, *rows.shape[1:])))
     return padded[index].transpose(1, 2)
 
 
 def log_decays(rows_decay: Tensor, index: Tensor) -> Tensor:
-    """(B, H, C, 1 or K), each row's own."""
+    """Lay each row's log decays, (N, H) or (N, H, K), in chunks (B, H, C, 1 or K)."""
     return gather(rows_decay if rows_decay.dim() == 3 else rows_decay[..., None], index)
 
 
 def decays_before(total: Tensor) -> Tensor:
-    """Of cumulated log decays (B, H, C, D), those before each row: by a shift, which unlike a difference is exact."""
+    """Turn cumulated log decays (B, H, C, D) to those before each row: by a shift, which unlike a difference is
+    exact."""
     return torch.cat((torch.zeros_like(total[..., :1, :]), total[..., :-1, :]), dim=-2)
 
 
 def decayed_products(
     xs: tuple[Tensor, ...], y: Tensor, later: Tensor, earlier: Tensor, diagonal: int = 0
 ) -> list[Tensor]:
-    """For each x: ``x_i . (exp(later_i - earlier_j) y_j)`` where j <= i + diagonal, else 0. Returns (B, H, C, C) each.
-
+    """Compute for each x ``x_i . (exp(later_i - earlier_j) y_j)`` where j <= i + diagonal, else 0: (B, H, C, C) each.
     xs, y: (B, H, C, K); later, earlier: (B, H, C, 1 or K), logs of decays from the chunk's start. The difference is
     taken before the exponential: ``exp(-earlier)`` alone overflows.
     """
@@ -111,7 +111,8 @@ def decayed_products(
 
 
 def solve_unit_lower(system: Tensor, right: Tensor) -> Tensor:
-    """X of ``system @ X = right``, system (B, H, C, C) lower triangular, its diagonal taken as one. Changes right."""
+    """Solve ``system @ X = right`` for X, system (B, H, C, C) lower triangular, its diagonal taken as one. Changes
+    right."""
     n = system.shape[-1]
     if n > 16:
         return torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)  # type: ignore[no-any-return]

@@ -34,7 +34,7 @@ class RecurrenceInputs:
         return self.map(lambda t: t.to(dtype), also_bonus=True)
 
     def widened(self) -> "RecurrenceInputs":
-        """With queries and keys a value head of their own, where a head of them serves several."""
+        """Give every value head queries and keys of its own, where a head of them serves several."""
         n_heads = self.v.shape[1]
         q, k = (
             t if t.shape[1] == n_heads

@@ -37,7 +37,7 @@ class Scan:
         return states[..., -1:, :].mT
 
     def outputs(self) -> Tensor:
-        """(B, H, C, 1), of all chunks that were run."""
+        """Return what the rows of all chunks that were run read, (B, H, C, 1)."""
         return self._out
 
 

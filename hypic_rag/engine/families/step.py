@@ -11,12 +11,12 @@ from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
 def read(S: Tensor, q: Tensor) -> Tensor:
-    """``q^T S``. S: (H, K, V); q: (H, K)."""
+    """Compute ``q^T S``, (H, V). S: (H, K, V); q: (H, K)."""
     return torch.einsum("hk,hkv->hv", q, S)
 
 
 def outer(k: Tensor, v: Tensor) -> Tensor:
-    """``k v^T``, (H, K, V)."""
+    """Compute ``k v^T``, (H, K, V). k: (H, K); v: (H, V)."""
     return torch.einsum("hk,hv->hkv", k, v)
 
 
@@ -27,7 +27,7 @@ def delta_write(S: Tensor, row: RecurrenceInputs) -> Tensor:
 
 
 def run_tokens(family: Family, rows: RecurrenceInputs, S: Tensor) -> tuple[Tensor, Tensor]:
-    """All rows, one by one, from S (H, K, V), which is not modified. Returns (N, H, V) and the last state."""
+    """Run all rows, one by one, from S (H, K, V), which is not modified. Returns (N, H, V) and the last state."""
     outputs = []
     for t in range(len(rows.q)):
         S, out = family.step(S, rows.map(lambda x, t=t: x[t]))  # type: ignore[misc]

@@ -44,13 +44,13 @@ def prepare(model: PreTrainedModel) -> CacheSpec:
 
 
 def text_part(model: Any) -> Any:
-    """The model, or of one with a vision tower what a model file reads: the text's ``config`` and ``model``."""
+    """Return the model, or of one with a vision tower what a model file reads: the text's ``config`` and ``model``."""
     config = model.config.get_text_config()
     return model if config is model.config else SimpleNamespace(config=config, model=model.base_model.language_model)
 
 
 def mixers_of(config: Any) -> tuple[str, ...]:
-    """As ``mixers``, of a model that need not be loaded; none where transformers cannot make it."""
+    """Name the ``mixers`` of a model that need not be loaded; none where transformers cannot make it."""
     try:
         with torch.device("meta"):
             return mixers(AutoModelForCausalLM.from_config(config))  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ def mixers_of(config: Any) -> tuple[str, ...]:
 
 
 def mixers(model: PreTrainedModel) -> tuple[str, ...]:
-    """Class names of the modules that probably read other tokens, each once."""
+    """Name the classes of the modules that probably read other tokens, each once."""
     words = ("attention", "attn", "mixer", "mamba", "delta", "conv", "retention", "recurrent", "ssm", "rwkv")
     parts = ("Norm", "Embedding", "MLP", "Mlp", "FeedForward", "Conv1d", "Conv1D", "List")
     wholes = ("Model", "LM", "Layer", "Block")
@@ -70,9 +70,9 @@ def mixers(model: PreTrainedModel) -> tuple[str, ...]:
 
 
 def check_supported(model_type: str, name: str, mixers: Callable[[], tuple[str, ...]]) -> None:
-    """Before anything large is loaded; name: with the class that the checkpoint declares; mixers: asked for the error.
-
-    Raises UnsupportedModel.
+    """Raise UnsupportedModel, before anything large is loaded, where no model file knows the type or its file refuses
+    it.
+    name: with the class that the checkpoint declares; mixers: asked for the error.
     """
     if model_type in MODEL_TYPES:
         for declared, reason in getattr(MODEL_TYPES[model_type], "REFUSED", {}).items():

@@ -24,7 +24,7 @@ class Gated(KimiDeltaAttention):
 
 class RotatedLatentAttention(LatentAttention):
     def rotated(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Pairs are neighbours before the rotation and halves after it, as the model has it for queries and keys."""
+        """Rotate queries or keys as the model does: pairs are neighbours before the rotation and halves after it."""
         assert position_embeddings is not None
         cos, sin = (t[0] for t in position_embeddings)
         first, second = x[..., 0::2], x[..., 1::2]

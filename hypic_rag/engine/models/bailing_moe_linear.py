@@ -72,7 +72,8 @@ class Latent(RotatedLatentAttention):
 
 
 def projected(m: Any, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values (N, H, D); queries and keys normalized where the model has it so, and rotated."""
+    """Project x to queries, keys and values (N, H, D); queries and keys normalized where the model has it so, and
+    rotated."""
     heads = (m.num_heads, m.num_key_value_heads, m.num_key_value_heads)
     q, k, v = m.query_key_value(x).view(len(x), -1, m.head_dim).split(heads, dim=1)
     if m.config.use_qk_norm:
@@ -83,7 +84,7 @@ def projected(m: Any, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor,
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The first dims of x, as many as cos and sin have; their halves are pairs."""
+    """Rotate the first dims of x, as many as cos and sin have; their halves are pairs."""
     turning, passing = x.tensor_split((cos.shape[-1],), dim=-1)
     first, second = turning.chunk(2, dim=-1)
     return torch.cat((turning * cos + torch.cat((-second, first), dim=-1) * sin, passing), dim=-1)

@@ -58,7 +58,7 @@ class GatedLinearAttention(FlaMixer):
 
 
 def gated(m: Any, out: Tensor, x: Tensor) -> Tensor:
-    """The norm a head, and the output gate where there is one. out: (N, H, V). Returns (N, H * V)."""
+    """Apply the norm of each head, and the output gate where there is one. out: (N, H, V). Returns (N, H * V)."""
     if not m.use_output_gate:
         return m.g_norm(out).flatten(1)  # type: ignore[no-any-return]
     gate = m.g_proj(x)

@@ -28,7 +28,7 @@ class DeltaRule(FlaMixer):
         return LinearLayer(self.family, self.heads(m), m.head_k_dim, m.head_v_dim, *self.convolution(m))
 
     def heads(self, m: Any) -> int:
-        """Of values; a head of queries and keys may serve several."""
+        """Count the heads of values; a head of queries and keys may serve several."""
         return int(m.num_v_heads)
 
     def activated(self, m: Any) -> tuple[bool, bool, bool]:
@@ -43,16 +43,16 @@ class DeltaRule(FlaMixer):
         return m.o_proj(out.flatten(1))  # type: ignore[no-any-return]
 
     def normalized(self, m: Any, x: Tensor) -> Tensor:
-        """A query or key, (N, H, K) float32."""
+        """Normalize a query or key, (N, H, K) float32."""
         return l2norm(x)
 
     def beta(self, m: Any, x: Tensor) -> Tensor:
-        """(N, H); up to two where negative eigenvalues are allowed."""
+        """Return the write strengths (N, H); up to two where negative eigenvalues are allowed."""
         beta: Tensor = m.b_proj(x).float().sigmoid()
         return 2 * beta if m.allow_neg_eigval else beta
 
     def log_decay(self, m: Any, x: Tensor) -> Tensor:
-        """(N, H) or (N, H, K)."""
+        """Return the log decays, (N, H) or (N, H, K)."""
         raise NotImplementedError
 
 

@@ -24,14 +24,14 @@ class FlaMixer(Mixer):
     returns = 3
 
     def convolution(self, m: Any) -> tuple[int, int]:
-        """Channels and kernel: three convolutions, one after another in the channels of one."""
+        """Return channels and kernel: three convolutions, one after another in the channels of one."""
         if not m.use_short_conv:
             return 0, 1
         weights = [conv.weight for conv in (m.q_conv1d, m.k_conv1d, m.v_conv1d)]
         return sum(len(weight) for weight in weights), weights[0].shape[-1]
 
     def activated(self, m: Any) -> tuple[bool, bool, bool]:
-        """Whether q, k and v go through SiLU."""
+        """Return whether q, k and v go through SiLU."""
         return (m.use_short_conv,) * 3
 
     def qkv(self, m: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,7 +74,7 @@ class FullAttention(nn.Module):
 
 
 def swap(model: Any, cache_spec: CacheSpec, mixer: type[Mixer]) -> None:
-    """The ``attn`` of every block."""
+    """Replace the ``attn`` of every block."""
     for block in model.model.layers:
         is_full = hasattr(block.attn, "rope_theta")
         block.attn = FullAttention(block.attn, cache_spec) if is_full else mixer(block.attn, cache_spec)

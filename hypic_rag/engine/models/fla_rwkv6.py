@@ -34,7 +34,7 @@ class Rwkv6TimeMix(Mixer):
 
 
 def shares(m: Any, x: Tensor, delta: Tensor) -> tuple[Tensor, ...]:
-    """How much of the step to the row before goes into r, w, k, v and g: (N, hidden) each."""
+    """Compute how much of the step to the row before goes into r, w, k, v and g: (N, hidden) each."""
     low_rank, activation, back = m.x_proj
     inner = activation(low_rank(x, delta)).unflatten(-1, (5, -1))
     weight = back.weight.view(m.hidden_size, 5, -1)

@@ -50,7 +50,7 @@ class Rwkv7TimeMix(Mixer):
         return m.o_proj((out * m.g_lora(g)).to(x.dtype))[None], None, None, v_first
 
     def heads(self, x: Tensor) -> Tensor:
-        """(N, H, K or V) float32."""
+        """Split x into heads, (N, H, K or V) float32."""
         return x.view(len(x), self.layer.n_heads, -1).float()
 
 

@@ -22,7 +22,7 @@ class KimiDeltaAttention(Mixer):
         )
 
     def output_gate(self, m: Any, x: Tensor) -> Tensor:
-        """(N, H * V), before the sigmoid."""
+        """Return the output gate before the sigmoid, (N, H * V)."""
         raise NotImplementedError
 
     def mix(self, m: Any, x: Tensor) -> Tensor:

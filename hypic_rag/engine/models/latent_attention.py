@@ -56,7 +56,7 @@ class LatentAttention(nn.Module):
 
 
 def halves(m: Any) -> tuple[Tensor, Tensor]:
-    """What makes keys and values of the latent: (H, qk_nope_head_dim, rank), (H, v_head_dim, rank)."""
+    """Split what makes keys and values of the latent: (H, qk_nope_head_dim, rank), (H, v_head_dim, rank)."""
     weight = m.kv_b_proj.weight.view(m.num_heads, -1, m.kv_lora_rank)
     to_key, to_value = weight.split((m.qk_nope_head_dim, m.v_head_dim), dim=1)
     return to_key, to_value

@@ -32,7 +32,7 @@ class Mamba2(Mixer):
         return m.out_proj(self.gated(m, out, gate).to(x.dtype))  # type: ignore[no-any-return]
 
     def project(self, m: Any, x: Tensor) -> Tensor:
-        """(N, gate + channels + H)."""
+        """Project x (N, hidden) to (N, gate + channels + H)."""
         return m.in_proj(x)  # type: ignore[no-any-return]
 
     def gated(self, m: Any, out: Tensor, gate: Tensor) -> Tensor:

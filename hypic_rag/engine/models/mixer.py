@@ -35,7 +35,7 @@ class Mixer(nn.Module):
         self.current = cache_spec.current
 
     def sizes(self, m: Any, cache_spec: CacheSpec) -> LinearLayer:
-        """What the layer keeps. m: the original."""
+        """Return what the layer keeps. m: the original."""
         raise NotImplementedError
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
@@ -53,18 +53,20 @@ class Mixer(nn.Module):
         return self.current.running.positions
 
     def causal_conv1d(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = True) -> Tensor:
-        """The causal convolution, SiLU of it unless told. x: (N, C); weight: (C, k) or (C, 1, k)."""
+        """Run the causal convolution, and SiLU behind it unless told. x: (N, C); weight: (C, k) or (C, 1, k). Returns
+        (N, C)."""
         taps = weight.squeeze(1) if weight.dim() == 3 else weight
         return self.current.running.causal_conv1d(self.slot, self.layer, x, taps, bias, silu)
 
     def token_shift(self, x: Tensor) -> Tensor:
-        """The row before each row. x: (N, C)."""
+        """Return the row before each row. x: (N, C)."""
         return self.current.running.token_shift(self.slot, self.layer, x)
 
     def recurrent_scan(self, inputs: RecurrenceInputs) -> Tensor:
-        """What the rows read of the state: (N, H, V) float32. Heads of q and k may serve several of v."""
+        """Run the recurrence; return what the rows read of the state, (N, H, V) float32. Heads of q and k may serve
+        several of v."""
         return self.current.running.recurrent_scan(self.slot, self.layer, inputs)
 
     def gated_delta_rule(self, m: Any, qkv: Tensor, a: Tensor, b: Tensor, beta_scale: float) -> Tensor:
-        """Gated DeltaNet from its projections to what the rows read; see ``passes.base.Pass``."""
+        """Run Gated DeltaNet from its projections to what the rows read; see ``passes.base.Pass``."""
         return self.current.running.gated_delta_rule(self.slot, self.layer, m, qkv, a, b, beta_scale)

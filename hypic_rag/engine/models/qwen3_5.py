@@ -42,7 +42,7 @@ class GatedDeltaNet(Mixer):
         return Projected(m.in_proj_qkv(x), m.in_proj_z(x), m.in_proj_b(x), m.in_proj_a(x))
 
     def beta_scale(self, m: Any) -> float:
-        """The greatest write strength: 2 lets a write turn a direction of the state around."""
+        """Return the greatest write strength: 2 lets a write turn a direction of the state around."""
         return 1.0
 
     def output(self, m: Any, out: Tensor, z: Tensor, n: int) -> Tensor:

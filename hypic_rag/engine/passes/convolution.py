@@ -12,7 +12,7 @@ from hypic_rag.engine.plan import Plan
 def convolve(
     x: Tensor, plan: Plan, starts: Sequence[Tensor], weight: Tensor, bias: Tensor | None, silu: bool
 ) -> Tensor:
-    """The depthwise convolution. x: (N, C); starts: (k - 1, C) a stretch; weight: (C, k). Returns (N, C)."""
+    """Run the depthwise convolution. x: (N, C); starts: (k - 1, C) a stretch; weight: (C, k). Returns (N, C)."""
     kernel = weight.shape[-1]
     taps = weight.float().t().contiguous()  # (k, C), so that rows multiply it in order
     padded = _padded(x, plan, starts).float()
@@ -28,12 +28,12 @@ def convolve(
 
 
 def previous(x: Tensor, plan: Plan, starts: Sequence[Tensor]) -> Tensor:
-    """The row before each row: a token shift. x: (N, C); starts: (1, C) a stretch. Returns (N, C)."""
+    """Return the row before each row: a token shift. x: (N, C); starts: (1, C) a stretch. Returns (N, C)."""
     return _stretches(_padded(x, plan, starts), plan, 1)
 
 
 def _padded(x: Tensor, plan: Plan, starts: Sequence[Tensor]) -> Tensor:
-    """Every stretch of rows behind what stood before it."""
+    """Lay every stretch of rows behind what stood before it."""
     pieces = [
         piece
         for stretch, start in zip(plan.stretches, starts, strict=True)
@@ -43,13 +43,14 @@ def _padded(x: Tensor, plan: Plan, starts: Sequence[Tensor]) -> Tensor:
 
 
 def _stretches(y: Tensor, plan: Plan, width: int) -> Tensor:
-    """What of y, where stretches begin ``width`` rows apart from each other, belongs to rows."""
+    """Cut out what of y belongs to rows, where stretches begin ``width`` rows apart from each other."""
     valid = [y[s.start + i * width : s.start + i * width + s.n] for i, s in enumerate(plan.stretches)]
     return valid[0] if len(valid) == 1 else torch.cat(valid)
 
 
 def tails(x: Tensor, plan: Plan, starts: Sequence[Tensor]) -> list[Tensor]:
-    """The last k - 1 inputs of each sequence's last stretch, reaching into its start where it is shorter."""
+    """Return the last k - 1 inputs (k - 1, C) of each sequence's last stretch, reaching into its start where it is
+    shorter."""
     last: dict[int, Tensor] = {}
     for stretch, start in zip(plan.stretches, starts, strict=True):
         rows = x[stretch.start : stretch.start + stretch.n]

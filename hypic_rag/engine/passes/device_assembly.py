@@ -38,7 +38,7 @@ class DeviceAssembly:
     is_spliced: bool
 
     def arrived(self, slot: int) -> LayerPools:
-        """A layer's pools, once the entries that are on their way to it are there; other passes wait before they
+        """Return a layer's pools, once the entries that are on their way to it are there; other passes wait before they
         begin, and so their graphs need not."""
         if self.is_spliced:
             self.pool.wait(slot)
@@ -83,7 +83,7 @@ class DeviceAssembly:
         return out.transpose(0, 1)
 
     def _no_offsets(self, q: Tensor) -> RopeTables:
-        """For a layer without positions: turns by nothing."""
+        """Make tables that turn by nothing, for a layer without positions."""
         n, dim = self.attention.turn.shape[0], q.shape[-1]
         cos = torch.ones(n, dim, device=q.device)
         return cos, torch.zeros_like(cos), torch.arange(dim, dtype=torch.int32, device=q.device)

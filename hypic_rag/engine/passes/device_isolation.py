@@ -88,7 +88,7 @@ class DeviceIsolation(ManyRows):
     def attend(
         self, slot: int, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, params: AttentionParams
     ) -> Tensor:
-        """Every segment sees itself alone."""
+        """Attend within every segment alone; its interior's keys (at local positions) and values are kept."""
         outputs = []
         for s, ((start, stop), dropped) in enumerate(zip(self.spans, self.dropped, strict=True)):
             outputs.append(causal_on_device(q[:, start:stop], k[:, start:stop], v[:, start:stop], params))
@@ -98,5 +98,5 @@ class DeviceIsolation(ManyRows):
 
 
 def _by_token(x: Tensor) -> Tensor:
-    """(H, n, D) that lies token by token, as pools and the host's memory have it."""
+    """Lay (H, n, D) token by token, as pools and the host's memory have it."""
     return x.transpose(0, 1).contiguous().transpose(0, 1)

@@ -28,7 +28,7 @@ def prepared(
 
 
 def _by_tap(convolution: Any) -> Tensor:
-    """Its weight (C, k), copied once so that a tap's channels lie side by side."""
+    """Return the convolution's weight (C, k), copied once so that a tap's channels lie side by side."""
     if convolution not in _taps:
         _taps[convolution] = convolution.weight.squeeze(1).t().contiguous().t()
     return _taps[convolution]

@@ -30,7 +30,7 @@ class ManyRows:
 
 
 def isolated_plan(spans: Sequence[tuple[int, int]], device: torch.device, tail_to: int | None = None) -> LinearPlan:
-    """Of convolutions that begin with zeros at each span; the tails go to slots 0, 1, ... or the one given."""
+    """Plan convolutions that begin with zeros at each span; the tails go to slots 0, 1, ... or the one given."""
     reach = torch.cat([torch.arange(stop - start) for start, stop in spans])
     behind = torch.tensor([stop - start for start, stop in spans])
     n = len(spans)

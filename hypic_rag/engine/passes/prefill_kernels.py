@@ -9,7 +9,7 @@ from torch import Tensor
 
 @cache
 def is_there() -> bool:
-    """Whether flash-linear-attention can be imported."""
+    """Return whether flash-linear-attention can be imported."""
     try:
         with warnings.catch_warnings(action="ignore"):  # it compiles with torch.compile, which has some to give
             import_module("fla.ops.gated_delta_rule")
@@ -36,7 +36,7 @@ class ChunkedGatedDelta:
         self.w, self.u, _ = chunk_gated_delta_rule_fwd_intra(self.k, self.v, self.total, beta[None], cu)
 
     def end_of(self, rows: Tensor, cu: Tensor) -> Tensor:
-        """States (n, H, K, V) float32 that stretches of these rows alone leave, from zero."""
+        """Return the states (n, H, K, V) float32 that stretches of these rows alone leave, from zero."""
         from fla.ops.common.chunk_delta_h import chunk_gated_delta_rule_fwd_h
 
         k, w, u, total = (t[:, rows].contiguous() for t in (self.k, self.w, self.u, self.total))

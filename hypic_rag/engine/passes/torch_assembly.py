@@ -62,7 +62,7 @@ class TorchAssembly(TorchPass):
         return out
 
     def _splice(self, slot: int, layer: LinearLayer, s: int, index: int, R: Tensor) -> Tensor:
-        """The state of sequence s after its cached interior ``index``."""
+        """Return the state of sequence s after its cached interior ``index``, from the state R before it."""
         assert layer.family is not None
         interior = self.sequences[s].segments[index]
         kept = interior.layers[slot]

@@ -67,7 +67,7 @@ class TorchIsolation(TorchPass):
     def attend(
         self, slot: int, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, params: AttentionParams
     ) -> Tensor:
-        """Every segment sees itself alone; its interior's keys (at local positions) and values are kept."""
+        """Attend within every segment alone; its interior's keys (at local positions) and values are kept."""
         outputs = []
         for s, ((start, stop), dropped) in enumerate(zip(self.plan.spans, self.dropped, strict=True)):
             rows, interior = slice(start, stop), slice(start + dropped, stop)

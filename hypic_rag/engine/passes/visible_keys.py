@@ -28,7 +28,7 @@ class VisibleKeys:
     rope_offsets: tuple[Tensor, Tensor] | None
 
     def interiors(self) -> Iterable[tuple[int, TorchSegment, Tensor, Tensor]]:
-        """(number, interior, its keys, its values)."""
+        """Yield (number, interior, its keys, its values) of each interior."""
         for i, interior in enumerate(self.sequence.segments):
             kept = interior.layers[self.slot]
             if self.layer.latent:
@@ -37,7 +37,7 @@ class VisibleKeys:
                 yield i, interior, kept["K"], kept["V"]
 
     def turned(self, x: Tensor, i: int, sign: int) -> Tensor:
-        """Queries turned to interior i's place (sign 1), or its keys to the sequence's (sign -1)."""
+        """Turn queries to interior i's place (sign 1), or its keys to the sequence's (sign -1)."""
         if self.rope_offsets is None:
             return x
         assert self.layer.rotary is not None
@@ -45,8 +45,7 @@ class VisibleKeys:
         return self.layer.rotary.turn(x, cos, sin if sign > 0 else -sin).to(x.dtype)
 
     def too_far(self, first: int, n: int, blocks: Sequence[tuple[int | None, int]], window: int) -> Tensor:
-        """(n, L), True where a key is beyond the window of the own rows ``first, ...``.
-
+        """Return (n, L), True where a key is beyond the window of the own rows ``first, ...``.
         blocks: of keys, in their order: position of the first (None: they are the own rows) and how many.
         """
         own = torch.tensor(self.sequence.row_positions[: first + n])
@@ -89,7 +88,8 @@ def spliced_attention(visible: VisibleKeys, first: int, q: Tensor, params: Atten
 
 
 def joined_attention(visible: VisibleKeys, first: int, q: Tensor, params: AttentionParams) -> Tensor:
-    """As ``spliced_attention``, for many rows: the interiors' keys are turned to their places and moved together."""
+    """Attend as ``spliced_attention`` does, for many rows: the interiors' keys are turned to their places and moved
+    together."""
     n = q.shape[1]
     own, last = visible.own, first + n
     interiors = list(visible.interiors())
