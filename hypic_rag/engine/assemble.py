@@ -73,6 +73,7 @@ def lay_out(
 def run(model: Any, cache_spec: CacheSpec, batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
     """Run one pass over all sequences of the batch, whose states it advances; those past a switch of rotation run
     alone, since transformers takes the frequencies from the largest position of a pass.
+
     keep: row numbers within each sequence whose logits are wanted. Returns (n_kept, vocabulary) a sequence.
     """
     past = [i for i, active in enumerate(batch) if cache_spec.switches(active.state.position)]

@@ -35,6 +35,7 @@ class AttentionHandle:
         cls, module: Any, config: Any, cache_spec: CacheSpec, rotary: Rotary | None = None, window: int | None = None
     ) -> None:
         """Give the next slot to a module of Hugging Face's, whose attention function finds it as ``module.hypic``.
+
         window: 0 is none, as some configurations have it.
         """
         dim = module.head_dim
@@ -58,6 +59,7 @@ def hypic_attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attend by the pass that runs, behind transformers' interface.
+
     query: (1, Hq, N, D); key, value: (1, H, N, D). Returns (1, N, Hq, D).
     softcap, s_aux (sinks): see ``AttentionParams``.
     """

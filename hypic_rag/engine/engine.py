@@ -191,6 +191,7 @@ class SegmentEngine:
 
     def entry_bytes(self, n_tokens: int) -> int:
         """Count the bytes of the stored entry of a document segment of ``n_tokens``; 0 where it is all seam.
+
         With a codec that drops dead heads, the most that it can be.
         """
         interior = n_tokens - self.policy.seam_tokens
@@ -284,6 +285,7 @@ class SegmentEngine:
         stop: Event | None = None,
     ) -> Iterator[StreamEvent]:
         """Yield the answer as it comes; leaving the loop early cancels the request. Raises ContextTooLong at once.
+
         stop: ends it, whichever thread sets it: while it waits, between two passes of a prefill or between two tokens.
         Then the finish reason is "cancelled".
         """
@@ -292,6 +294,7 @@ class SegmentEngine:
 
     def score(self, prompt: Prompt, answer: str | Sequence[int], policy: Policy | None = None) -> Score:
         """Measure how likely an answer is: a text with the token that ends it, ids as they are.
+
         Raises ContextTooLong, BadInput.
         """
         policy = policy or self.policy

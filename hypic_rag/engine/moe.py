@@ -27,6 +27,7 @@ KERNEL_FORM = {  # of an experts module; what a version of transformers does not
 def hypic_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """Run the chosen experts, behind transformers' interface. hidden_states: (N, hidden); top_k_index, top_k_weights:
     (N, k). Returns (N, hidden).
+
     Without gradients, for at most 512 rows on CUDA, and experts of SiLU(gate) * up: by the kernel.
     """
     if not _suits_kernel(module, hidden_states, top_k_index):

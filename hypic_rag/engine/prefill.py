@@ -69,6 +69,7 @@ def prefill(
 ) -> list[Entry]:
     """Run the segments in one packed pass. Each has more tokens than its seam. Entries are where the model is, interior
     only.
+
     prefixes: of each segment, what stands before it at negative positions.
     """
     sizes = [(len(prefix), seam, len(ids)) for prefix, seam, ids in zip(prefixes, seams, segments, strict=True)]

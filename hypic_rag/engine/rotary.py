@@ -38,6 +38,7 @@ class Rotary:
         interleaved: bool = False,
     ) -> "Rotary":
         """Make one from a Hugging Face rotary module and the config's rope parameters.
+
         kind: where the module has a rotation a layer type, the buffers' prefix ("sliding_attention", say).
         A dynamic one, whose frequencies depend on the longest pass so far, is made to begin every pass afresh.
         """
@@ -54,6 +55,7 @@ class Rotary:
 
     def turns(self, offsets: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
         """Return cos and sin, (n, dims) float32, of the turn by ``-offset``; computed in float64, rounded once.
+
         The sines of each pair's first dim are negated: they multiply the second dim, and the reverse.
         """
         cos, sin = self.at(-torch.tensor(offsets))

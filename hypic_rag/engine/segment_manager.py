@@ -104,6 +104,7 @@ class SegmentManager:
         is_wanted: IsWanted = _always,
     ) -> Fetched | None:
         """Fetch entries into the pool, where each is pinned once; None, with nothing pinned, if they do not fit.
+
         Missing ones are in the pool as soon as they are made; all are stored when this returns, or leave it again.
         is_wanted: asked before every pass. Raises GivenUp, with nothing pinned, where something was not.
         """

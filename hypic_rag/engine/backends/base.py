@@ -85,6 +85,7 @@ def _uses(
     prompt: Prompt, n_resumed: int, uses: Mapping[Part, SegmentUse]
 ) -> tuple[SegmentUse | None, tuple[SegmentUse, ...]]:
     """Return the use of the leading segment, where there is one, and of each document of the prompt, in order.
+
     n_resumed: tokens that an earlier turn had run.
     """
     leading, documents, end = None, [], 0

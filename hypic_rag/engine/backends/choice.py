@@ -80,6 +80,7 @@ def _pool(memory: int, layers: Sequence[LayerShapes], device: torch.device, live
 
 def has_kernels(cache_spec: CacheSpec) -> bool:
     """Return whether kernels do what every layer of the model does.
+
     Not: RWKV's recurrences, states that turn with their keys, windows, latent attention, rotations that change with
     the length, one rotation of heads of several sizes.
     """

@@ -93,6 +93,7 @@ def measure(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Measurement]:
     """Measure full recompute first, then the policies in their order. Entries made here leave the cache when used.
+
     Prompts have at most ``prompt_room`` tokens; the cache has room for the entries of one.
     on_progress: called with runs done and runs in all, a run being one policy on one prompt.
     """
@@ -108,6 +109,7 @@ def measure(
 
 def token_kl(full: Tensor, other: Tensor) -> Tensor:
     """Return KL(full || other) of each row, nats. full, other: (n, vocabulary) float32 log-probabilities; returns (n,).
+
     A token that ``full`` rules out adds nothing; one that only ``other`` rules out makes the row infinite.
     """
     p = full.exp()

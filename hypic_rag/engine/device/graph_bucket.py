@@ -103,6 +103,7 @@ def _area(
     lengths: dict[str, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[dict[str, np.ndarray], dict[str, Tensor], tuple[Tensor, Tensor]]:
     """Allocate one memory on the host, pinned where there is a GPU, and one on the device, with views of both by name.
+
     Views begin at multiples of 16 bytes, which Triton takes for granted of a graph's arguments.
     """
     align = 16 // dtype.itemsize

@@ -91,6 +91,7 @@ def decayed_products(
     xs: tuple[Tensor, ...], y: Tensor, later: Tensor, earlier: Tensor, diagonal: int = 0
 ) -> list[Tensor]:
     """Compute for each x ``x_i . (exp(later_i - earlier_j) y_j)`` where j <= i + diagonal, else 0: (B, H, C, C) each.
+
     xs, y: (B, H, C, K); later, earlier: (B, H, C, 1 or K), logs of decays from the chunk's start. The difference is
     taken before the exponential: ``exp(-earlier)`` alone overflows.
     """

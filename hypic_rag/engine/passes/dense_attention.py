@@ -9,6 +9,7 @@ from hypic_rag.engine.passes.base import AttentionParams
 
 def causal(q: Tensor, k: Tensor, v: Tensor, params: AttentionParams, window: int | None) -> Tensor:
     """Attend causally over rows at consecutive positions that see nothing but themselves.
+
     q: (Hq, n, D); k, v: (H, n, D). window: tokens that a row sees, itself included; None is all before it.
     """
     n = q.shape[1]

@@ -46,6 +46,7 @@ class VisibleKeys:
 
     def too_far(self, first: int, n: int, blocks: Sequence[tuple[int | None, int]], window: int) -> Tensor:
         """Return (n, L), True where a key is beyond the window of the own rows ``first, ...``.
+
         blocks: of keys, in their order: position of the first (None: they are the own rows) and how many.
         """
         own = torch.tensor(self.sequence.row_positions[: first + n])
