@@ -45,7 +45,8 @@ def file_name(digest: str) -> str:
 
 
 def check(data: memoryview | bytes, record: Record) -> Record:
-    """The record of a file that came from elsewhere, with the whole key. Raises EntryRefused if it is not that file."""
+    """Check a file that came from elsewhere; return its record with the whole key. Raises
+    EntryRefused if it is not that file."""
     if len(data) != record.nbytes:
         raise EntryRefused("truncated", f"it has {len(data)} bytes, its record says {record.nbytes}")
     checksum = checksum_of(data)
@@ -59,7 +60,8 @@ def check(data: memoryview | bytes, record: Record) -> Record:
 
 
 def export(folder: EntryFolder, entries: Iterable[EntryInfo], path: Path) -> Moved:
-    """Into ``path``, which is replaced once all is written. What is damaged is left out. Raises OSError."""
+    """Write entries into ``path``, which is replaced once all is written. What is
+    damaged is left out. Raises OSError."""
     moved = Moved()
     with replacing(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for entry in entries:
@@ -78,7 +80,8 @@ def export(folder: EntryFolder, entries: Iterable[EntryInfo], path: Path) -> Mov
 
 
 def import_(folder: EntryFolder, path: Path) -> Moved:
-    """From ``path``. A valid copy that is there stays, nothing is evicted, and what is damaged is left out.
+    """Take entries in from ``path``. A valid copy that is there stays, nothing is evicted,
+    and what is damaged is left out.
 
     Raises BadInput where it is no tar file, or ends too early, or the folder cannot be written; what came before is in
     all the same. Raises OSError.

@@ -49,7 +49,7 @@ class SegmentCache:
         disk_budget: int | None = None,
         remote: str | None = None,
     ) -> Self:
-        """The cache of a folder, which is made if needed; without a folder, in memory only.
+        """Open the cache of a folder, which is made if needed; without a folder, in memory only.
 
         Budgets in bytes, None for unlimited. remote: an address (see RemoteTier), below the others.
         Raises StoreMismatch, StoreDamaged (see EntryFolder), BadInput for an address that cannot be one.
@@ -58,7 +58,7 @@ class SegmentCache:
         return cls(HostTier(host_budget), None if folder is None else DiskTier(folder, disk_budget), below)
 
     def lookup(self, key: SegmentKey, device: torch.device | None = None) -> Hit | Miss:
-        """The entry of a key, or why there is none. What comes from disk is kept in memory from then on.
+        """Look up the entry of a key, or why there is none. What comes from disk is kept in memory from then on.
 
         device: where a codec decodes, None for the CPU: the bits are the same. Without a codec it stays in memory.
         Raises BadInput for a key of an unknown codec.
@@ -93,7 +93,8 @@ class SegmentCache:
             return codec.decode(self.store(key, encoded).entry)
 
     def store(self, key: SegmentKey, encoded: Entry) -> Stored:
-        """As ``put``, of what the key's codec made of an entry; what is returned is as it is stored, unchecked.
+        """Store, as ``put`` does, what the key's codec made of an entry; what is returned
+        is as it is stored, unchecked.
 
         encoded: may be on a GPU, ready on the current stream, which is waited for.
         """
@@ -122,16 +123,17 @@ class SegmentCache:
             self.disk.touch(key.digest)
 
     def attach(self, pool: DevicePool, lock: AbstractContextManager[object]) -> None:
-        """Of an engine on a GPU, which looks there first: what is discarded here leaves the pool too. lock: its own."""
+        """Attach the pool of an engine on a GPU, which looks there first: what is discarded here
+        leaves the pool too. lock: its own."""
         self._pools.append((pool, lock))
 
     def page_lock(self) -> None:
-        """Of an engine on a GPU: entries that come to memory from now on lie as it can copy them without waiting."""
+        """Let entries that come to memory from now on lie as an engine on a GPU can copy them without waiting."""
         with self._lock:
             self.host.arena = self.host.arena or Arena(page_locked=True)
 
     def contains(self, key: SegmentKey) -> Tier | None:
-        """The tier that has the entry, by its index only: a lookup may still find the file bad."""
+        """Return the tier that has the entry, by its index only: a lookup may still find the file bad."""
         with self._lock:
             if key.digest in self.host:
                 return "host"
@@ -169,13 +171,13 @@ class SegmentCache:
         return self.discard(digests)
 
     def reject(self, key: SegmentKey, reason: str, detail: str) -> Miss:
-        """For a caller who finds that an entry does not fit, say its shapes the model's: removes it, counts
-        the miss and returns it."""
+        """Remove an entry of which the caller finds that it does not fit, say its shapes the
+        model's; count the miss and return it."""
         self.discard([key.digest])
         return self._count(Miss(reason, detail))
 
     def pin(self, key: SegmentKey) -> None:
-        """Until ``unpin``, do not evict the entry, present or yet to come. Pins nest."""
+        """Keep the entry, present or yet to come, from eviction until ``unpin``. Pins nest."""
         with self._lock:
             self.host.pin(key.digest)
 
@@ -184,7 +186,7 @@ class SegmentCache:
             self.host.unpin(key.digest)
 
     def nbytes(self, tier: Tier) -> int:
-        """Bytes in use: of tensors in memory, of files on disk. 0 for a tier this cache does not have."""
+        """Count the bytes in use: of tensors in memory, of files on disk. 0 for a tier this cache does not have."""
         if tier == "host":
             with self._lock:
                 return self.host.nbytes
@@ -223,7 +225,7 @@ class SegmentCache:
         return remote is None or remote.flush(seconds)
 
     def close(self) -> None:
-        """In a forked child nothing: the files are the parent's."""
+        """Close all tiers; in a forked child do nothing, since the files are the parent's."""
         if not self._lock.is_here:
             return
         if self.remote is not None:
@@ -243,7 +245,7 @@ class SegmentCache:
         self.close()
 
     def _find(self, key: SegmentKey) -> tuple[Entry, Tier] | Miss:
-        """The entry as stored, and where."""
+        """Return the entry as stored, and where."""
         with self._lock:
             stored = self.host.get(key.digest)
             absent = self.host.why_absent(key.digest)
@@ -262,7 +264,8 @@ class SegmentCache:
         return absent if self.remote is None else self._from_remote(key, absent, self.remote)
 
     def _from_remote(self, key: SegmentKey, absent: Miss, remote: RemoteTier) -> tuple[Entry, Tier] | Miss:
-        """Kept in memory and on disk from then on; else why none of the tiers above has it, or what is wrong there."""
+        """Fetch an entry, kept in memory and on disk from then on; else say why none of the tiers above
+        has it, or what is wrong there."""
         found = remote.get(key)
         if isinstance(found, Miss):
             return absent if found.reason in ("never_seen", "unreadable") else found
@@ -274,7 +277,7 @@ class SegmentCache:
             return self.host.put(key.digest, entry, key.namespace), "remote"
 
     def _store(self, key: SegmentKey, encoded: Entry) -> Stored:
-        """What the disk has, where it has a valid copy; else a copy in memory, which is written there."""
+        """Return what the disk has, where it has a valid copy; else a copy in memory, which is written there."""
         if self.disk is None:
             return Stored(host_copy(encoded, self.host.arena), is_new=True)
         copy = None

@@ -29,16 +29,17 @@ Parts = dict[str, Tensor]
 
 
 class Encoding(Protocol):
-    """Of one tensor, whose first dimension is its heads."""
+    """How one tensor, whose first dimension is its heads, is stored."""
 
     def encode(self, tensor: Tensor) -> Parts: ...
 
     def decode(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """Raises ValueError or LookupError where the parts are not what ``encode`` makes."""
+        """Turn parts back into the tensor. Raises ValueError or LookupError where they
+        are not what ``encode`` makes."""
         ...
 
     def nbytes(self, shape: Sequence[int], itemsize: int) -> int:
-        """Bytes of the parts, at most."""
+        """Count the bytes of the parts, at most."""
         ...
 
 
@@ -119,7 +120,7 @@ class Int8Transition:
         return T
 
     def nbytes(self, shape: Sequence[int], itemsize: int) -> int:
-        """All heads alive."""
+        """Count the bytes of the parts where all heads are alive."""
         n_heads, k_dim, _ = shape
         return n_heads * (1 + 4 * k_dim) + Int8().nbytes(shape, itemsize)
 
@@ -148,15 +149,17 @@ class Codec:
     encodings: Mapping[str, Encoding]
 
     def encode(self, entry: Entry) -> Entry:
-        """What the tiers store. Its tensors lie where the entry's do."""
+        """Encode an entry as the tiers store it. Its tensors lie where the entry's do."""
         return entry if not self.encodings else _mapped(entry, self._encoded)
 
     def decode(self, stored: Entry) -> Entry:
-        """An entry of the first one's names, shapes and types. Raises EntryRefused for what ``encode`` never makes."""
+        """Decode to an entry of the first one's names, shapes and types. Raises EntryRefused
+        for what ``encode`` never makes."""
         return stored if not self.encodings else _mapped(stored, self._decoded)
 
     def nbytes(self, name: str, shape: Sequence[int], itemsize: int) -> int:
-        """Bytes that a tensor takes when stored: exactly, but for a dense T, where it is if no head is dead."""
+        """Count the bytes that a tensor takes when stored: exactly, but for a dense T,
+        where it is if no head is dead."""
         encoding = self.encodings.get(name)
         return math.prod(shape) * itemsize if encoding is None else encoding.nbytes(shape, itemsize)
 
@@ -201,7 +204,7 @@ def _mapped(entry: Entry, change: _Change) -> Entry:
 
 
 def _exactly(parts: Mapping[str, Tensor], *names: str) -> list[Tensor]:
-    """The parts of these names, if there are no others."""
+    """Return the parts of these names, if there are no others."""
     if parts.keys() != set(names):
         raise ValueError(f"its parts are {', '.join(parts)}, not {', '.join(names)}")
     return [parts[name] for name in names]
@@ -217,7 +220,7 @@ def _n_blocks(shape: Sequence[int]) -> int:
 
 
 def _blocks(tensor: Tensor) -> Tensor:
-    """(H, ...) as (H, n_blocks, BLOCK), zeros behind the last element."""
+    """Lay (H, ...) out as (H, n_blocks, BLOCK), zeros behind the last element."""
     n_heads, n, n_blocks = tensor.shape[0], math.prod(tensor.shape[1:]), _n_blocks(tensor.shape)
     flat = tensor.reshape(n_heads, n)
     if n % BLOCK:
@@ -242,7 +245,7 @@ CODECS = {
 
 
 def codec_named(name: str) -> Codec:
-    """Raises BadInput for an unknown one."""
+    """Return the codec of that name. Raises BadInput for an unknown one."""
     if name not in CODECS:
         raise BadInput(f"there is no codec {name!r}.{nearest(name, list(CODECS))} All: {', '.join(CODECS)}")
     return CODECS[name]

@@ -53,7 +53,7 @@ class Entry:
 
 
 def pack(entry: Entry, key: SegmentKey) -> list[memoryview]:
-    """The entry as a safetensors file, in pieces: tensors "LAYER.NAME", metadata with the key's identity.
+    """Pack an entry as a safetensors file, in pieces: tensors "LAYER.NAME", metadata with the key's identity.
 
     entry: on the CPU; the pieces are its tensors' own memory where they are contiguous.
     Equal entries and keys give equal bytes. Raises ValueError as require_same_segment does.
@@ -73,7 +73,7 @@ def pack(entry: Entry, key: SegmentKey) -> list[memoryview]:
 
 
 def require_same_segment(entry: Entry, key: SegmentKey) -> None:
-    """Raises ValueError if the entry is not of the key's token count and seam."""
+    """Raise ValueError if the entry is not of the key's token count and seam."""
     if (entry.n_tokens, entry.seam_tokens) != (key.n_tokens, key.seam_tokens):
         raise ValueError(
             f"the entry has {entry.n_tokens} tokens with a seam of {entry.seam_tokens}, but its key has "
@@ -82,7 +82,7 @@ def require_same_segment(entry: Entry, key: SegmentKey) -> None:
 
 
 def unpack(data: memoryview | bytes, asked: Identity) -> Entry:
-    """The entry in ``data``, where its tensors lie, or in a copy where that cannot be written.
+    """Unpack the entry in ``data``, where its tensors lie, or in a copy where that cannot be written.
 
     Raises EntryRefused if it is not the one ``asked`` for.
     """

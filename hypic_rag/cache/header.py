@@ -35,7 +35,7 @@ class Header:
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """Of a tensor: bytes ``first`` to ``stop`` behind the header. dtype: as safetensors names it."""
+    """Where a tensor lies: bytes ``first`` to ``stop`` behind the header. dtype: as safetensors names it."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class TensorSpan:
 
 
 def layout(data: memoryview | bytes) -> tuple[dict[str, TensorSpan], Mapping[str, str], int]:
-    """Where the tensors of a safetensors file lie, its metadata, and where the first begins.
+    """Read where the tensors of a safetensors file lie, its metadata, and where the first begins.
 
     Raises ValueError, LookupError or TypeError unless they lie one behind the other, from there to the file's end.
     """
@@ -68,7 +68,7 @@ def layout(data: memoryview | bytes) -> tuple[dict[str, TensorSpan], Mapping[str
 
 
 def header_from(metadata: Mapping[str, str]) -> Header:
-    """What a file says about itself. Raises ValueError, LookupError or TypeError."""
+    """Read what a file says about itself. Raises ValueError, LookupError or TypeError."""
     about = parse_object(metadata[METADATA_NAME])
     if (format := about.pop("format")) != FORMAT_NAME:
         raise ValueError(f"format is {format!r}, not {FORMAT_NAME!r}")
@@ -76,7 +76,7 @@ def header_from(metadata: Mapping[str, str]) -> Header:
 
 
 def header_of(data: memoryview | bytes, asked: Identity) -> Header:
-    """Of a whole file. Raises EntryRefused if it is no stored entry, or not the one ``asked`` for."""
+    """Read the header of a whole file. Raises EntryRefused if it is no stored entry, or not the one ``asked`` for."""
     try:
         _, metadata, _ = layout(data)
         header = header_from(metadata)

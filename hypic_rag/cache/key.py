@@ -66,7 +66,7 @@ class SegmentKey:
         return hashlib.sha256(json.dumps(self.token_ids, separators=(",", ":")).encode("ascii")).hexdigest()
 
     def fields(self) -> dict[str, str | int | list[int]]:
-        """All fields but the token ids, of which only the number ``n_tokens`` is told; fit for JSON."""
+        """Return all fields but the token ids, of which only the number ``n_tokens`` is told; fit for JSON."""
         return {
             "model": self.model,
             "tokenizer": self.tokenizer,
@@ -83,7 +83,7 @@ class SegmentKey:
 
 
 def difference(found: Identity, asked: Identity, where: str) -> tuple[str, str] | None:
-    """(reason, detail) of the first thing in which ``found`` is not what was ``asked``, or None."""
+    """Return (reason, detail) of the first thing in which ``found`` is not what was ``asked``, or None."""
     if found.format_version != asked.format_version:
         return "other_version", f"{where} has format {found.format_version}, asked {asked.format_version}"
     if found.digest != asked.digest:

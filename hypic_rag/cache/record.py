@@ -15,7 +15,8 @@ KEY_TYPES = {"model": str, "kind": str, "namespace": str, "n_tokens": int, "seam
 
 
 def checksum_of(data: memoryview | bytes, before: int = 0) -> int:
-    """CRC-32: finds any burst of up to 32 wrong bits, at four times the speed of blake2b. before: of what precedes."""
+    """Compute CRC-32: it finds any burst of up to 32 wrong bits, at four times the speed of
+    blake2b. before: of what precedes."""
     return zlib.crc32(data, before)
 
 
@@ -32,7 +33,7 @@ class Record:
 
     @classmethod
     def of(cls, key: SegmentKey, pieces: Iterable[memoryview]) -> Self:
-        """Of a file of these pieces, one behind the other."""
+        """Make the record of a file of these pieces, one behind the other."""
         nbytes = checksum = 0
         for piece in pieces:
             nbytes, checksum = nbytes + len(piece), checksum_of(piece, checksum)
@@ -40,7 +41,7 @@ class Record:
 
     @classmethod
     def from_fields(cls, fields: object) -> Self:
-        """Of what ``fields()`` gave, say as JSON from elsewhere. Raises ValueError for anything else."""
+        """Make a record of what ``fields()`` gave, say as JSON from elsewhere. Raises ValueError for anything else."""
         try:
             made = cls(**fields)  # type: ignore[arg-type]
             sound = (

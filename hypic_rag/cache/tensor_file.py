@@ -22,7 +22,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[memoryview]:
-    """What stands in the file, in order. tensors: on the CPU; only those that are not contiguous are copied."""
+    """List what stands in the file, in order. tensors: on the CPU; only those that are not contiguous are copied."""
     names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))  # so each begins at a multiple of its own
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0
@@ -38,7 +38,7 @@ def pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[m
 
 
 def read(data: memoryview | bytes) -> tuple[dict[str, Tensor], Mapping[str, str]]:
-    """The tensors and the metadata. Tensors lie in ``data``, or in a copy where that cannot be written.
+    """Read the tensors and the metadata. Tensors lie in ``data``, or in a copy where that cannot be written.
 
     Raises ValueError, LookupError, TypeError or RuntimeError for what is no such file.
     """

@@ -36,8 +36,8 @@ class CacheSpec:
         return rotary
 
     def rotation(self, module: Any, config: Any, kind: str = "") -> Rotary | None:
-        """Return the rotation of a Hugging Face rotary module, where the config has one a layer type that of ``kind``;
-        None without a module."""
+        """Return the rotation of a Hugging Face rotary module, where the config has one a layer type that of
+        ``kind``; None without a module."""
         if module is None:
             return None
         parameters = config.rope_parameters

@@ -347,8 +347,8 @@ class SegmentEngine:
     def _request(
         self, prompt: Prompt, sampling: Sampling | None, policy: Policy | None, stop: Event | None, is_read: bool = True
     ) -> Request:
-        """Make the request of a prompt that was checked; it is not yet queued. is_read: by a stream, which tells of its
-        error."""
+        """Make the request of a prompt that was checked; it is not yet queued. is_read: by a
+        stream, which tells of its error."""
         policy, sampling = policy or self.policy, sampling or Sampling()
         limit = self._limits.answer_tokens(prompt.n_tokens, policy, sampling.max_new_tokens)
         stream = Detokenizer(self.tokenizer, sampling.stop)

@@ -43,8 +43,8 @@ def fingerprint(folder: Path, patterns: Iterable[str]) -> str:
 
 
 def states(folder: Path, patterns: Iterable[str]) -> dict[str, State]:
-    """Read the files' states: equal before and after something only where none was written, moved or replaced
-    meanwhile."""
+    """Read the files' states: equal before and after something only where none was
+    written, moved or replaced meanwhile."""
     return {file.name: _state(file.stat()) for file in _matching(folder, patterns)}
 
 

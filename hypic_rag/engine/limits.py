@@ -21,8 +21,8 @@ class PromptLimits:
     vocabulary: int
 
     def check_prompt(self, prompt: Prompt, policy: Policy, namespace: str) -> None:
-        """Raise BadInput for ids outside the vocabulary, ContextTooLong for more tokens than the model or the policy
-        takes."""
+        """Raise BadInput for ids outside the vocabulary, ContextTooLong for more tokens than
+        the model or the policy takes."""
         for part in prompt.parts:
             self.check_ids(part.ids, "the prompt", namespace)
         self.check_ids(policy.isolation_prefix, "the isolation prefix", namespace)

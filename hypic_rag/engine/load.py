@@ -76,8 +76,8 @@ def load(model: str | Path, dtype: torch.dtype | str | None, device: torch.devic
 
 
 def end_tokens(model: Any, tokenizer: Any, prompt_format: PromptFormat) -> frozenset[int]:
-    """Collect the tokens that end an answer: the model's, the tokenizer's, and what closes a turn in the chat
-    template."""
+    """Collect the tokens that end an answer: the model's, the tokenizer's, and what
+    closes a turn in the chat template."""
     given = model.generation_config.eos_token_id if model.generation_config else None
     ends = set(given if isinstance(given, list) else [given]) | {
         tokenizer.eos_token_id,

@@ -25,8 +25,8 @@ KERNEL_FORM = {  # of an experts module; what a version of transformers does not
 
 
 def hypic_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """Run the chosen experts, behind transformers' interface. hidden_states: (N, hidden); top_k_index, top_k_weights:
-    (N, k). Returns (N, hidden).
+    """Run the chosen experts, behind transformers' interface. hidden_states: (N, hidden); top_k_index,
+    top_k_weights: (N, k). Returns (N, hidden).
 
     Without gradients, for at most 512 rows on CUDA, and experts of SiLU(gate) * up: by the kernel.
     """
@@ -51,8 +51,8 @@ def _suits_kernel(module: Any, x: Tensor, index: Tensor) -> bool:
 
 
 def synchronizes(model: Any) -> bool:
-    """Return whether a pass on a GPU waits for some experts: transformers' own ask for their sizes but in bfloat16,
-    since Hopper."""
+    """Return whether a pass on a GPU waits for some experts: transformers' own ask for their sizes
+    but in bfloat16, since Hopper."""
     if model.dtype == torch.bfloat16 and torch.cuda.get_device_capability(model.device) >= (9, 0):
         return False
     return any(hasattr(m, "_apply_gate") and not has_kernel(m, model.dtype) for m in model.modules())

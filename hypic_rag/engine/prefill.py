@@ -67,8 +67,8 @@ def prefill(
     prefixes: Sequence[Ids],
     passes: PrefillPasses,
 ) -> list[Entry]:
-    """Run the segments in one packed pass. Each has more tokens than its seam. Entries are where the model is, interior
-    only.
+    """Run the segments in one packed pass. Each has more tokens than its seam. Entries are
+    where the model is, interior only.
 
     prefixes: of each segment, what stands before it at negative positions.
     """

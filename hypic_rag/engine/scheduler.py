@@ -159,8 +159,8 @@ class Scheduler:
         return [request.take(token) for (request, _), token in zip(batch, tokens, strict=True)]
 
     def _continued(self, request: Request) -> ScheduledSequence[Any]:
-        """Schedule the rows of a request under way: its last token, or all where that makes its keys' rotation
-        another."""
+        """Schedule the rows of a request under way: its last token, or all where that
+        makes its keys' rotation another."""
         assert request.state is not None
         before, ids = request.state.position, tuple(request.tokens[-1:])
         if self.cache_spec.switches(before + 1) and not self.cache_spec.switches(before):  # in full mode only

@@ -47,8 +47,8 @@ class SequenceSlots:
         self.turn, self.is_fresh = 1 - self.turn, False
 
     def copy(self, n_rows: int, n_tokens: int) -> "SequenceSlots | None":
-        """Copy the state and the keys of ``n_rows`` own rows, with room for ``n_tokens``; None where there is no
-        room."""
+        """Copy the state and the keys of ``n_rows`` own rows, with room for
+        ``n_tokens``; None where there is no room."""
         copied = SequenceSlots.take(self.pool, n_tokens)
         if copied is None:
             return None

@@ -21,8 +21,8 @@ def merge_live(parts: Sequence[Part], mode: str) -> list[Part]:
 
 
 def remainder(done: Sequence[Part], parts: Sequence[Part]) -> list[Part] | None:
-    """Return what of ``parts`` is left to run after ``done``; None where they do not begin with it or nothing is
-    left."""
+    """Return what of ``parts`` is left to run after ``done``; None where they do not
+    begin with it or nothing is left."""
     if not done or len(done) > len(parts) or list(done[:-1]) != list(parts[: len(done) - 1]):
         return None
     last, here, rest = done[-1], parts[len(done) - 1], list(parts[len(done) :])

@@ -55,7 +55,7 @@ def spliced_attention(
     max_rows: int,
     blocks: tuple[int, int, int, int] | None = None,
 ) -> Tensor:
-    """Attention of every row over the pieces of the plan that contain it.
+    """Attend from every row to the keys of the plan's pieces that contain it.
 
     q: (N, Hq, D), rotated at the rows' global positions, of any strides with 1 in the last place. K: (n_tokens, H, D)
     and V: (n_tokens, H, Dv), the layer's pools in the dtype of q; Hq is a multiple of H. A piece of turn t is seen
@@ -109,7 +109,7 @@ def spliced_attention(
 
 
 def _blocks(places: int, width: int, itemsize: int) -> tuple[int, int, int, int]:
-    """(BLOCK_M, BLOCK_N, num_warps, num_stages) for pieces of at most ``places`` rows times heads a key head.
+    """Choose (BLOCK_M, BLOCK_N, num_warps, num_stages) for pieces of at most ``places`` rows times heads a key head.
 
     Shared memory holds BLOCK_M queries and num_stages times BLOCK_N keys and values, of 227 KB a multiprocessor.
     Registers hold BLOCK_M x width float32 sums: 128 x 256 of them are 128 registers a thread of 8 warps.

@@ -53,7 +53,7 @@ class SequenceRows:
 
 
 def view_plan(flat: Tensor, bucket: AttentionBucket) -> AttentionPlan:
-    """The parts of a flat plan, ``(bucket.plan_size,)`` int32 on any device, as views of it."""
+    """View a flat plan, ``(bucket.plan_size,)`` int32 on any device, as its parts."""
     sizes = [bucket.n_pieces] * 7 + [bucket.n_rows] * 4
     return AttentionPlan(**dict(zip((f.name for f in fields(AttentionPlan)), flat.split(sizes), strict=True)))
 

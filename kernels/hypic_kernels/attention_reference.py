@@ -7,7 +7,7 @@ from hypic_kernels.plan import AttentionPlan
 
 
 def store_kv(k: Tensor, v: Tensor, kv_at: Tensor, K: Tensor, V: Tensor) -> None:
-    """``K[kv_at[i]] = k[i]`` and ``V[kv_at[i]] = v[i]`` where kv_at is not -1. Shapes: attention.store_kv."""
+    """Set ``K[kv_at[i]] = k[i]`` and ``V[kv_at[i]] = v[i]`` where kv_at is not -1. Shapes: attention.store_kv."""
     rows = kv_at >= 0
     K[kv_at[rows].long()] = k[rows]
     V[kv_at[rows].long()] = v[rows]
@@ -25,7 +25,7 @@ def spliced_attention(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """As attention.spliced_attention, in the dtype of q, which float64 or float32 suit; turned queries unrounded.
+    """Compute attention.spliced_attention in the dtype of q, which float64 or float32 suit; turned queries unrounded.
 
     Cost: N*Hq scores for every key of every piece at once.
     """

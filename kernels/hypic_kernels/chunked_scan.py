@@ -28,7 +28,7 @@ def chunked_scan(
     prefetch: bool = True,
     fold_warps: int = 2,
 ) -> Tensor:
-    """What scan.scan returns for a dense T, one decay a head, and runs of at most CHUNK rows.
+    """Return what scan.scan does for a dense T, one decay a head, and runs of at most CHUNK rows.
 
     The rows of a run change R, and read it, by products that need no R to be made ready (the UT transform):
 
@@ -280,7 +280,7 @@ def _rows(
     upper, lower, columns, mask_v,
     K: tl.constexpr, V: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """R behind the rows of a run; writes what they read."""
+    """Write what the rows of a run read; return R behind them."""
     row = tl.load(run_row + run)
     n = tl.load(run_n + run)
     i = tl.arange(0, CHUNK)
@@ -309,7 +309,7 @@ def _rows(
 
 @triton.jit
 def _ask(lines):
-    """Brings lines of 128 bytes into L2, without waiting."""
+    """Bring lines of 128 bytes into L2, without waiting."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -317,14 +317,14 @@ def _ask(lines):
 
 @triton.jit
 def _block(tile, at, rows, columns, K: tl.constexpr):
-    """A block of T, zero where it is dead."""
+    """Load a block of T, zero where it is dead."""
     mask = (rows < K)[:, None] & (columns < K)[None, :] & (at >= 0)
     return tl.load(tile + rows[:, None] * K + columns[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
 def _product(a, b, PRECISION: tl.constexpr):
-    """a b in float32. ``split``: on tensor cores, by three products of halves that TF32 holds.
+    """Multiply a by b in float32. ``split``: on tensor cores, by three products of halves that TF32 holds.
 
     Each has its accumulator, and what is added to the product is added to it outside: tensor cores cut what they
     accumulate instead of rounding it.
@@ -340,6 +340,6 @@ def _product(a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def _high(x):
-    """x rounded to the 10 bits of fraction that TF32 has of float32's 23."""
+    """Round x to the 10 bits of fraction that TF32 has of float32's 23."""
     bits = x.to(tl.int32, bitcast=True)
     return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)

@@ -103,7 +103,7 @@ def convolved(
     KERNEL: tl.constexpr,
     SILU: tl.constexpr,
 ):
-    """Row i of the convolution, in float32. channels: a tile of any shape; mask: which of it there are."""
+    """Compute row i of the convolution, in float32. channels: a tile of any shape; mask: which of it there are."""
     near = tl.load(reach + i)
     slot = tl.load(back + i)
     y = tl.load(x + i.to(tl.int64) * x_row + channels, mask=mask, other=0.0).to(tl.float32)
@@ -135,7 +135,8 @@ def write_tail(
     n_channels,
     KERNEL: tl.constexpr,
 ):
-    """The new tail of sequence i - n: what stands before the virtual row i. Nobody reads the slot in this pass."""
+    """Write the new tail of sequence i - n: what stands before the virtual row i.
+    Nobody reads the slot in this pass."""
     to = tl.load(tail_to + i - n)
     if to >= 0:
         at = tl.load(end + i - n)
@@ -161,7 +162,7 @@ def input_before(
     n_channels,
     KERNEL: tl.constexpr,
 ):
-    """The input d rows before row ``at``, in float32: of the pass, of the tail in ``slot``, or zero.
+    """Load the input d rows before row ``at``, in float32: of the pass, of the tail in ``slot``, or zero.
 
     Two loads of which at most one is live, so that they need no branch: their sum is exact.
     """

@@ -10,8 +10,8 @@ from hypic_kernels.plan import LinearPlan
 def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool, plan: LinearPlan, tails: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The arguments of convolution.convolve. Returns (N, C) in float32, not rounded, and the slab with the new tails
-    in it; ``tails`` itself stays as it is."""
+    """Compute convolution.convolve row by row, by its arguments. Returns (N, C) in float32, not rounded, and the slab
+    with the new tails in it; ``tails`` itself stays as it is."""
     n, width = len(x), weight.shape[1] - 1
     y = torch.empty(n, x.shape[1], device=x.device)
     for i in range(n):
@@ -27,7 +27,7 @@ def convolve(
 
 
 def _before(x: Tensor, plan: LinearPlan, tails: Tensor, place: int, at: int, width: int) -> Tensor:
-    """The ``width`` inputs before row ``at``, oldest first; ``place`` is its place in the plan."""
+    """Return the ``width`` inputs before row ``at``, oldest first; ``place`` is its place in the plan."""
     near, slot = int(plan.reach[place]), int(plan.back[place])
     older = x.new_zeros(width, x.shape[1]) if slot < 0 else tails[slot]
     return torch.cat((older[near:], x[at - near : at]))

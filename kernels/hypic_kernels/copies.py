@@ -41,7 +41,7 @@ def _copy(
     ALIGN: tl.constexpr,
     WORD: tl.constexpr,
 ):
-    """Blocks are dealt to programs, not items: all end at about the same time, and items may be few and long."""
+    """Deal blocks to programs, not items: all end at about the same time, and items may be few and long."""
     lane = tl.arange(0, BLOCK)
     for block in range(tl.program_id(0), (last - first) * N_BLOCKS, tl.num_programs(0)):
         item = items + first + block // N_BLOCKS

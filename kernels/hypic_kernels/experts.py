@@ -70,7 +70,8 @@ def experts(
 
 
 def list_pairs(index: Tensor, n_rows: Tensor | None, n_experts: int) -> tuple[Tensor, Tensor]:
-    """Pairs (``row * k + choice``) by expert: (N * k,) int32, those of e from ``first[e]`` to ``first[e + 1] - 1``."""
+    """List the pairs (``row * k + choice``) by expert: (N * k,) int32, those of e from
+    ``first[e]`` to ``first[e + 1] - 1``."""
     order = torch.empty(index.numel(), dtype=torch.int32, device=index.device)
     first = torch.empty(n_experts + 1, dtype=torch.int32, device=index.device)
     block = max(16, triton.next_power_of_2(index.numel()))
@@ -82,7 +83,7 @@ def list_pairs(index: Tensor, n_rows: Tensor | None, n_experts: int) -> tuple[Te
 
 
 def gate_up_rows(x: Tensor, order: Tensor, first: Tensor, gate_up: Tensor, k: int, tiles: Tiles) -> Tensor:
-    """``silu(gate) * up`` of every listed pair, in the list's order: (N * k, I)."""
+    """Compute ``silu(gate) * up`` of every listed pair, in the list's order: (N * k, I)."""
     n_experts, inner, hidden = len(gate_up), gate_up.shape[1] // 2, gate_up.shape[2]
     outputs, step, num_warps, num_stages = tiles.gate_up
     outputs, step = gcd(outputs, inner), gcd(step, hidden)
@@ -95,7 +96,7 @@ def gate_up_rows(x: Tensor, order: Tensor, first: Tensor, gate_up: Tensor, k: in
 
 
 def down_rows(h: Tensor, order: Tensor, first: Tensor, weights: Tensor, down: Tensor, tiles: Tiles) -> Tensor:
-    """The weighted output of every listed pair, at its own place: (N * k, hidden)."""
+    """Compute the weighted output of every listed pair, at its own place: (N * k, hidden)."""
     n_experts, hidden, inner = down.shape
     outputs, step, num_warps, num_stages = tiles.down
     outputs, step = gcd(outputs, hidden), gcd(step, inner)
@@ -109,7 +110,7 @@ def down_rows(h: Tensor, order: Tensor, first: Tensor, weights: Tensor, down: Te
 
 
 def add_choices(pairs: Tensor, index: Tensor, n_rows: Tensor | None, n_experts: int) -> Tensor:
-    """Each row's sum over its choices: (N, hidden)."""
+    """Sum each row over its choices: (N, hidden)."""
     (n, k), hidden = index.shape, pairs.shape[1]
     block = min(1024, triton.next_power_of_2(hidden))
     out = torch.empty(n, hidden, dtype=pairs.dtype, device=pairs.device)
@@ -153,7 +154,7 @@ def _list_pairs(
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program an expert, and one behind the last, that says where the last one's pairs end."""
+    """List one expert's pairs; the program behind the last expert's says where the last one's pairs end."""
     expert = tl.program_id(0)
     if n_rows is not None:
         n_pairs = tl.minimum(n_pairs, tl.load(n_rows) * K)
@@ -184,7 +185,7 @@ def _gate_up(
     MANY_STEP: tl.constexpr,
     MANY_STAGES: tl.constexpr,
 ):
-    """OUTPUTS columns of h for one expert's pairs."""
+    """Compute OUTPUTS columns of h for one expert's pairs."""
     block, expert = tl.program_id(0), tl.program_id(1)
     start, end = tl.load(first + expert), tl.load(first + expert + 1)
     if start == end:
@@ -214,7 +215,7 @@ def _gate_up_block(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The listed pairs ``start`` to ``start + ROWS - 1``, as far as ``end``."""
+    """Compute them for the listed pairs ``start`` to ``start + ROWS - 1``, as far as ``end``."""
     at = start + tl.arange(0, ROWS)
     real = at < end
     row = tl.load(order + at, mask=real, other=0) // K
@@ -252,7 +253,7 @@ def _down(
     MANY_STEP: tl.constexpr,
     MANY_STAGES: tl.constexpr,
 ):
-    """STAY columns of one expert's pairs."""
+    """Compute STAY columns of one expert's pairs."""
     block, expert = tl.program_id(0), tl.program_id(1)
     start, end = tl.load(first + expert), tl.load(first + expert + 1)
     if start == end:
@@ -283,7 +284,7 @@ def _down_block(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One loop over the outputs and, within, the steps: the loads of the next outputs begin before these are done."""
+    """Loop once over the outputs and, within, the steps: the loads of the next outputs begin before these are done."""
     at = start + tl.arange(0, ROWS)
     real = at < end
     pair = tl.load(order + at, mask=real, other=0)
@@ -315,7 +316,7 @@ def _add_choices(
     D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A row's choices in their order. Those that name no expert were not written."""
+    """Add a row's choices in their order. Those that name no expert were not written."""
     row = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), dtype=tl.float32)

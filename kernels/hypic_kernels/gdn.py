@@ -32,7 +32,8 @@ def prepare(
     heads: int = 4,
     num_warps: int = 4,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The convolution and SiLU of qkv; q and k at unit length, q scaled by ``k_dim ** -0.5``; decays and strengths.
+    """Convolve qkv, with SiLU; bring q and k to unit length, scale q by ``k_dim **
+    -0.5``; compute decays and strengths.
 
     qkv: (N, C), its channels q, k, v, head by head; a, b: (N, Hv); rows of any stride. weight: (C, k), see
     convolution.convolve; bias: (C,). A_log, dt_bias: (Hv,). tails: (n_slots, k - 1, C), read and written as there.
@@ -189,8 +190,8 @@ def _prepare(
 
 @triton.jit
 def _softplus(x):
-    """``log(1 + e^x) = max(x, 0) + log(1 + u)``, u = e^-|x|; log(1 + u) as ``2 artanh(u / (2 + u))``, whose series
-    keeps the small values that ``1 + u`` rounds away, which decays of long half-life are made of."""
+    """Compute ``log(1 + e^x) = max(x, 0) + log(1 + u)``, u = e^-|x|; log(1 + u) as ``2 artanh(u / (2 + u))``, whose
+    series keeps the small values that ``1 + u`` rounds away, which decays of long half-life are made of."""
     u = tl.exp(-tl.abs(x))
     s = u / (2.0 + u)  # at most 1/3
     s2 = s * s

@@ -24,7 +24,8 @@ def prepare(
     v_dim: int,
     beta_scale: float,
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """The arguments of gdn.prepare. Returns its q, k, v, log_decay, beta, and the slab with the new tails in it."""
+    """Compute gdn.prepare, by its arguments. Returns its q, k, v, log_decay, beta, and the
+    slab with the new tails in it."""
     y, after = convolution_reference.convolve(qkv, weight, bias, True, plan, tails)
     key_dim = n_k_heads * k_dim
     q, k, v = y.to(qkv.dtype).split((key_dim, key_dim, n_v_heads * v_dim), dim=-1)

@@ -9,7 +9,7 @@ ELEMENTS = 2048  # of a program: a whole row, or several short ones
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, one_plus: bool) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps)`` over the last axis, times ``1 + weight`` (one_plus) or ``weight``.
+    """Compute ``x / sqrt(mean(x^2) + eps)`` over the last axis, times ``1 + weight`` (one_plus) or ``weight``.
 
     x: (N, D), rows at any stride. weight: (D,). Computed in float32; with one_plus the result is rounded once, to x's
     type (Qwen3.5), else also before the product (Llama, Qwen3; there transformers gives the wider type where weight
@@ -28,7 +28,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, one_plus: bool) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, one_plus: bool) -> tuple[Tensor, Tensor]:
-    """``rms_norm`` of ``residual + x``, the sum rounded to x's type first. Returns (normed, sum), both (N, D)."""
+    """Compute ``rms_norm`` of ``residual + x``, the sum rounded to x's type first.
+    Returns (normed, sum), both (N, D)."""
     _check(x, weight=weight, residual=residual)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     total = torch.empty_like(out)
@@ -41,7 +42,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, one_pl
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``weight * x / sqrt(mean(x^2) + eps) * silu(gate)`` over the last axis.
+    """Compute ``weight * x / sqrt(mean(x^2) + eps) * silu(gate)`` over the last axis.
 
     x, gate: (N, D), rows at any stride. weight: (D,). The normed x is rounded to x's type, its product with weight to
     the wider of the two types, silu is taken in float32, and the result is rounded to x's type.
@@ -61,7 +62,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
 
 
 def _blocks(x: Tensor) -> tuple[int, int, int]:
-    """Rows and columns of a program, and its warps."""
+    """Choose rows and columns of a program, and its warps."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, ELEMENTS // block)
     return rows, block, min(16, max(4, rows * block // 512))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def route(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Softmax over the experts, the k largest, made to sum to one; of equals the lower index comes first.
+    """Choose by softmax the k most probable experts, made to sum to one; of equals the lower index comes first.
 
     logits: (N, E), any floating type, its last axis contiguous. k: 1..E.
 
@@ -38,7 +38,7 @@ def _route(
     EXPERTS: tl.constexpr,
     CHOICES: tl.constexpr,
 ):
-    """One program a row, which takes the largest K times."""
+    """Route one row: take the largest K times."""
     row = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, EXPERTS)
     choice = tl.arange(0, CHOICES)

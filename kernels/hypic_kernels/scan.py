@@ -36,7 +36,7 @@ def scan(
     num_warps: int = 4,
     num_stages: int = 2,
 ) -> Tensor:
-    """What each row reads of the state behind it, ``q^T R``, where a row makes of R
+    """Run the recurrence: return what each row reads of the state behind it, ``q^T R``, where a row makes of R
 
         g R + k v^T                                     without beta
         g R + beta k (v - k^T g R)^T                    with it: the delta rule
@@ -254,7 +254,7 @@ def _scan(
 
 @triton.jit
 def _run(run_row, run_n, run_slot, run_compose, run, n_runs):
-    """The row, number of rows, slot and composition of a run; beyond the last of all runs it is the last."""
+    """Load the row, number of rows, slot and composition of a run; beyond the last of all runs it is the last."""
     run = tl.minimum(run, n_runs - 1)
     return tl.load(run_row + run), tl.load(run_n + run), tl.load(run_slot + run), tl.load(run_compose + run)
 
@@ -281,7 +281,7 @@ def _row(
     DELTA: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """q, k, v, g, beta of a row and value head, in float32; of some row where there is none such."""
+    """Load q, k, v, g, beta of a row and value head, in float32; of some row where there is none such."""
     row = tl.minimum(tl.maximum(row, 0), n_rows - 1).to(tl.int64)
     q_head = row * n_q_heads + h // (n_heads // n_q_heads)
     k_head = row * n_k_heads + h // (n_heads // n_k_heads)

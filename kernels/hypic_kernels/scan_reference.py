@@ -21,8 +21,8 @@ def scan(
     form: str,
     rates: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The arguments of scan.scan. Returns (N, H, V) float64, and (n_slots, H, K, V) float64 with the new states;
-    ``S`` itself stays as it is."""
+    """Compute scan.scan row by row, by its arguments. Returns (N, H, V) float64, and (n_slots, H, K, V) float64 with
+    the new states; ``S`` itself stays as it is."""
     n_heads = v.shape[1]
     q, k = (t.double().repeat_interleave(n_heads // t.shape[1], dim=1) for t in (q, k))
     v, g = v.double(), log_decay.double().exp()

@@ -45,7 +45,7 @@ class Arena:
         self._given_back: deque[tuple[Block, int, int]] = deque()
 
     def take(self, nbytes: int) -> Tensor:
-        """A stretch: (nbytes,) uint8 with what lay there before. Views of it keep it taken."""
+        """Take a stretch: (nbytes,) uint8 with what lay there before. Views of it keep it taken."""
         if nbytes == 0:
             return torch.empty(0, dtype=torch.uint8)
         with self._lock:
@@ -81,5 +81,5 @@ class Arena:
 
 
 def _power_of_two(n: int) -> int:
-    """The least that is no smaller: torch takes page-locked memory in these."""
+    """Round up to a power of two: torch takes page-locked memory in these."""
     return 1 << (n - 1).bit_length()

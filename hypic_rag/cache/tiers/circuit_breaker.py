@@ -8,7 +8,8 @@ REST_SECONDS = 30.0
 
 
 class CircuitBreaker:
-    """Of one thing, by what is done with it ("read", "write", ...), which may fail apart: a full disk can be read.
+    """What failed of late of one thing, by what is done with it ("read", "write", ...), which may fail
+    apart: a full disk can be read.
 
     rest_after: a failure that took so many seconds is not tried again for REST_SECONDS; 0: none is.
     """
@@ -24,11 +25,11 @@ class CircuitBreaker:
         return "; ".join(list(self._troubles.values()))
 
     def of(self, doing: str) -> str:
-        """The same of one thing done."""
+        """Say why the last attempt at one thing failed; empty where it did not."""
         return self._troubles.get(doing, "")
 
     def rests(self, doing: str) -> bool:
-        """It failed slowly not long ago: do as if it failed again."""
+        """Return whether it failed slowly not long ago: then do as if it failed again."""
         return time.monotonic() < self._rests_until.get(doing, 0.0)
 
     def failed(self, doing: str, message: str, seconds: float = 0.0) -> None:

@@ -43,19 +43,21 @@ class CopyPlan:
     on_device: bool
 
     def items(self, place: PoolPlace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What ``hypic_kernels.copies`` takes: addresses to read and to write, and bytes; (n,) int64 each."""
+        """Return what ``hypic_kernels.copies`` takes: addresses to read and to write, and bytes; (n,) int64 each."""
         return self.source, self.to + self.unit * np.array(place)[self.which], self.nbytes
 
     def matrices(self, first: int) -> np.ndarray:
-        """(n_dense, H) int32: the matrix of each head, those of live ones in a row from ``first`` on; dead ones -1."""
+        """Number the matrix of each head, (n_dense, H) int32: those of live ones in a row
+        from ``first`` on; dead ones -1."""
         numbers = first + self.live.cumsum().reshape(self.live.shape) - 1
         return np.where(self.live, numbers, -1).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class _Tiles:
-    """Of all entries of one length. tensor: the number of a tile's tensor, counted over all layers; offset: where the
-    tile begins in it; head: counted over all layers with a dense T, -1 for other tensors; the rest as in Outline.
+    """The tiles of all entries of one length. tensor: the number of a tile's tensor, counted over all
+    layers; offset: where the tile begins in it; head: counted over all layers with a dense T, -1 for other
+    tensors; the rest as in Outline.
 
     names: (layer, name) of the tensors. shapes: of each layer what its tensors must be. even: (n_tensors,) whether all
     of a tensor's tiles are of whole ALIGNs, in the slabs too.
@@ -76,7 +78,7 @@ class _Tiles:
 
 
 class CopyPlanner:
-    """Of the entries that are put into ``slabs``."""
+    """Plans the copies of the entries that are put into ``slabs``."""
 
     def __init__(self, slabs: DeviceTensors):
         self._slabs = slabs
@@ -125,7 +127,8 @@ class CopyPlanner:
         )
 
     def _live(self, entry: Entry, dead_below: float) -> np.ndarray:
-        """(n_dense, H) bool: whether a head's T has a norm of at least ``dead_below``; that of a NaN is not below."""
+        """Return (n_dense, H) bool: whether a head's T has a norm of at least
+        ``dead_below``; that of a NaN is not below."""
         if not self._slabs.heads[0] or dead_below <= 0:
             return np.ones(self._slabs.heads, dtype=bool)
         norms = [norm.numpy() for norm in entry.transition_norms if norm is not None]
@@ -164,7 +167,8 @@ class CopyPlanner:
         )  # fmt: skip
 
     def _is_reached(self, tensor: Tensor, pinned: dict[int, bool]) -> bool:
-        """Whether a kernel on the device reads it where it is. pinned: what is known of memories by their address."""
+        """Return whether a kernel on the device reads it where it is. pinned: what is
+        known of memories by their address."""
         if tensor.device == self._slabs.device:
             return True
         if self._slabs.device.type != "cuda" or tensor.device.type != "cpu":

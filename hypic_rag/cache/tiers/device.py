@@ -100,7 +100,7 @@ class DevicePool:
         tokens_a_sequence: int = 512,
         live_share: float = 1.0,
     ) -> Self:
-        """The pool that holds most segments in ``budget_bytes``, beside ``n_sequences`` leases.
+        """Make the pool that holds most segments in ``budget_bytes``, beside ``n_sequences`` leases.
 
         tokens_a_segment, tokens_a_sequence: usual numbers of an interior's tokens and of a sequence's own rows. Where
         segments are longer, token slots run out before slots do; where they are shorter little is wasted, since states
@@ -112,7 +112,8 @@ class DevicePool:
         has_tokens = any(layer.tokens for layer in layers)
 
         def sizes(n_segments: int) -> tuple[int, int, int]:
-            """Slots, token slots, matrices: whole, and of matrices enough for one segment whose heads all live."""
+            """Return slots, token slots, matrices: whole, and of matrices enough for
+            one segment whose heads all live."""
             a_segment, a_sequence = (-(-n // TOKEN_ALIGN) * TOKEN_ALIGN for n in (tokens_a_segment, tokens_a_sequence))
             n_tokens = n_segments * a_segment + n_sequences * a_sequence if has_tokens else 0
             n_matrices = max(ceil(n_segments * live_share), 1 if n_segments else 0) * n_dense * n_heads
@@ -166,14 +167,15 @@ class DevicePool:
         return TierStats(len(self), self.nbytes, self.budget, self._n_hits, self._n_evicted)
 
     def get(self, digest: str) -> DeviceEntry | None:
-        """The entry, which is now the most recently used."""
+        """Return the entry, which is now the most recently used."""
         found = self._touched(digest)
         self._n_hits += found is not None
         return found
 
     def put(self, digest: str, entry: Entry, dead_below: float = 0.0, namespace: str = "") -> DeviceEntry | None:
-        """The entry under the digest: the one already here, else the one given, which ``flush`` copies and which must
-        not change until then; None where there is no room beside what is pinned or leased, and then nothing is dropped.
+        """Keep an entry under the digest: the one already here, else the one given, which ``flush``
+        copies and which must not change until then; None where there is no room beside what is pinned or
+        leased, and then nothing is dropped.
 
         dead_below: heads whose dense T has a smaller Frobenius norm are not stored, which takes their T as zero.
         Raises ValueError if it is not of the pool's shapes.
@@ -209,14 +211,14 @@ class DevicePool:
             raise
 
     def wait(self, layer: int | None = None) -> None:
-        """The current stream waits for what was flushed of a layer, None: of all. A CUDA graph waits at each replay,
-        for the last flush before it."""
+        """Let the current stream wait for what was flushed of a layer, None: of all. A CUDA graph waits at each
+        replay, for the last flush before it."""
         self._arrivals.wait(layer)
 
     def views(self, resident: DeviceEntry) -> tuple[Mapping[str, Tensor], ...]:
-        """Of each layer, the tensors in an entry's names and shapes, for code without kernels: views of the pools,
-        but a dense T is a copy (dead heads are zero). Valid while the entry is here. Flushes, and the current stream
-        waits."""
+        """Return, for each layer, the tensors in an entry's names and shapes, for code without kernels:
+        views of the pools, but a dense T is a copy (dead heads are zero). Valid while the entry is here.
+        Flushes, and the current stream waits."""
         self.flush()
         self.wait()
         return self._slabs.read(resident.slot, resident.token_at, self._places(resident.n_interior))
@@ -236,15 +238,15 @@ class DevicePool:
         return True
 
     def of_namespace(self, namespace: str) -> set[str]:
-        """Digests of the entries here whose keys have it."""
+        """Return the digests of the entries here whose keys have it."""
         return {digest for digest, resident in self._residents.items() if resident.namespace == namespace}
 
     def pin(self, digest: str) -> None:
-        """Pins nest; a digest may be pinned before its entry is here."""
+        """Keep an entry from eviction. Pins nest; a digest may be pinned before its entry is here."""
         self._pins[digest] += 1
 
     def unpin(self, digest: str) -> None:
-        """Where kernels may still be reading the entry, on the current stream."""
+        """Undo one pin, on the current stream, whose kernels may still be reading the entry."""
         assert self._pins[digest] > 0, f"unpin without pin: {digest}"
         self._pins[digest] -= 1
         if not self._pins[digest]:
@@ -258,7 +260,7 @@ class DevicePool:
             self.discard(digest)
 
     def lease(self, n_tokens: int) -> Lease | None:
-        """Two slots and ``n_tokens`` token slots in a row for a running sequence; None where there is no room."""
+        """Lease two slots and ``n_tokens`` token slots in a row for a running sequence; None where there is no room."""
         found = self._take(LEASE_SLOTS, self._places(n_tokens), 0)
         if found is None:
             return None
@@ -280,15 +282,15 @@ class DevicePool:
         return self._unit.of(LEASE_SLOTS, self._tokens.rounded(self._places(lease.n_tokens)), 0)
 
     def copy_state(self, source: int, to: int) -> None:
-        """A slot's tensors (a sequence's state and tail), on the current stream."""
+        """Copy a slot's tensors (a sequence's state and tail), on the current stream."""
         self._slabs.copy_state(source, to)
 
     def copy_tokens(self, source: int, to: int, n_tokens: int) -> None:
-        """What is kept of ``n_tokens`` tokens, from one token slot to another, on the current stream."""
+        """Copy what is kept of ``n_tokens`` tokens, from one token slot to another, on the current stream."""
         self._slabs.copy_tokens(source, to, n_tokens)
 
     def _places(self, n_tokens: int) -> int:
-        """Token slots that ``n_tokens`` need: none where no layer keeps anything a token."""
+        """Return the token slots that ``n_tokens`` need: none where no layer keeps anything a token."""
         return n_tokens if self._has_tokens else 0
 
     def _touched(self, digest: str) -> DeviceEntry | None:
@@ -298,8 +300,8 @@ class DevicePool:
         return found
 
     def _take(self, n_slots: int, n_tokens: int, n_matrices: int) -> tuple[list[int], int, int] | None:
-        """Slots, the first token slot and the first matrix, after dropping what must go; None, and nothing dropped,
-        where that is not enough."""
+        """Take slots, the first token slot and the first matrix, after dropping what must go; None, and nothing
+        dropped, where that is not enough."""
         victims = self._victims(n_slots, n_tokens, n_matrices)
         if victims is None:
             return None
@@ -311,7 +313,7 @@ class DevicePool:
         return [self._free_slots.pop() for _ in range(n_slots)], token_at, matrix_at
 
     def _victims(self, n_slots: int, n_tokens: int, n_matrices: int) -> list[DeviceEntry] | None:
-        """What to drop so that all fit; None if they cannot.
+        """Choose what to drop so that all fit; None if they cannot.
 
         Entries are dropped in thought, least recently used first, until there is room; then those are spared, most
         recently used first, without which there is room as well: they do not lie in the stretch that came free.
@@ -344,7 +346,7 @@ class DevicePool:
         return needed
 
     def _release(self, resident: DeviceEntry) -> None:
-        """Its memory is free for what is queued on the current stream from now on."""
+        """Free its memory for what is queued on the current stream from now on."""
         self._arrivals.drop(resident.slot)
         self._free_slots.append(resident.slot)
         self._tokens.give(resident.token_at, self._places(resident.n_interior))

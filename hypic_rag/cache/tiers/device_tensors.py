@@ -26,7 +26,7 @@ class LayerShapes:
     tokens: Tensors = field(default_factory=dict)
 
     def of_entry(self, n_tokens: int) -> Tensors:
-        """What an entry has whose interior is ``n_tokens`` long."""
+        """Return what an entry has whose interior is ``n_tokens`` long."""
         found = dict(self.slots)
         if self.matrices is not None:
             n_heads, k_dim = self.matrices
@@ -69,7 +69,7 @@ class UnitBytes:
 
 
 def dense(layers: Sequence[LayerShapes]) -> tuple[int, int, int]:
-    """How many layers have a dense T, and the (H, K) that they share; zeros where there are none."""
+    """Count the layers with a dense T, and return the (H, K) that they share; zeros where there are none."""
     found = [layer.matrices for layer in layers if layer.matrices is not None]
     if len(set(found)) > 1:
         raise ValueError(
@@ -124,7 +124,7 @@ class DeviceTensors:
         self._T_at.index_copy_(1, slots, numbers)
 
     def copy_in(self, tensor: Tensor, layer: int, name: str, place: PoolPlace, live: np.ndarray) -> None:
-        """An entry's tensor, from wherever and however it lies, on the current stream.
+        """Copy an entry's tensor in, from wherever and however it lies, on the current stream.
 
         live: (n_dense, H) bool, the heads whose T has a matrix; they have them in a row.
         """
@@ -143,7 +143,8 @@ class DeviceTensors:
                 at += stop - start
 
     def read(self, slot: int, token_at: int, n_tokens: int) -> tuple[dict[str, Tensor], ...]:
-        """A layer's tensors in an entry's shapes: views, but for a dense T, which is gathered, dead heads zero."""
+        """Return each layer's tensors in an entry's shapes: views, but for a dense T,
+        which is gathered, dead heads zero."""
         return tuple(
             {name: t[slot] for name, t in pools.slots.items()}
             | {name: t[token_at : token_at + n_tokens].transpose(0, 1) for name, t in pools.tokens.items()}
@@ -157,7 +158,7 @@ class DeviceTensors:
         return self._matrices[T_at.clamp(min=0)].masked_fill(is_dead, 0)
 
     def copy_state(self, source: int, to: int) -> None:
-        """All of a slot's tensors; matrices are not a slot's."""
+        """Copy all of a slot's tensors; matrices are not a slot's."""
         for layer in self.layers:
             for t in layer.slots.values():
                 t[to].copy_(t[source])
@@ -169,6 +170,6 @@ class DeviceTensors:
 
 
 def runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
-    """(start, stop) of the longest stretches that are all true."""
+    """Find the longest stretches that are all true, as (start, stop)."""
     edges = [i for i, (a, b) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if a != b]
     return list(zip(edges[::2], edges[1::2], strict=True))

@@ -11,11 +11,11 @@ from hypic_rag.cache.tiers.folder import EntryFolder, Outcome
 
 class DiskTier(EntryFolder):
     def get(self, key: SegmentKey) -> Entry | Miss:
-        """The stored entry, fully checked; its tensors view the file's bytes in memory. What proves bad is removed, so
-        that the next put stores anew."""
+        """Read the stored entry, fully checked; its tensors view the file's bytes in memory. What proves bad is
+        removed, so that the next put stores anew."""
         return self.read(key, lambda data: unpack(data, key))
 
     def put(self, key: SegmentKey, entry: Entry, keep: Set[str] = frozenset()) -> Outcome:
-        """As ``write``, of an entry that is on the CPU."""
+        """Write an entry that is on the CPU, as ``write`` does."""
         pieces = pack(entry, key)
         return self.write(Record.of(key, pieces), pieces, keep)

@@ -28,8 +28,8 @@ def priority(inflation: float, uses: int, n_tokens: int, nbytes: int, most_uses:
 
 
 def learnt(most_uses: float, uses: int) -> float:
-    """How many uses count from now on, when one comes back that had so many before it was evicted, not long ago: since
-    then no more were evicted than there are entries."""
+    """Return how many uses count from now on, when one comes back that had so many before it was evicted, not long ago:
+    since then no more were evicted than there are entries."""
     return min(MOST_USES, most_uses + 1) if uses > 1 else max(1, most_uses - 1)
 
 
@@ -77,7 +77,7 @@ class Ranking:
         self._ranked.pop(digest, None)
 
     def victims(self, excess: int, spared: Set[str]) -> list[str] | None:
-        """What to evict so that ``excess`` bytes come free; None where that is not enough. Changes nothing."""
+        """Choose what to evict so that ``excess`` bytes come free; None where that is not enough. Changes nothing."""
         passed: list[tuple[float, int, str]] = []
         found: list[str] = []
         while excess > 0 and self._heap:
@@ -93,7 +93,7 @@ class Ranking:
         return found if excess <= 0 else None
 
     def evict(self, digest: str) -> None:
-        """As ``remove``, to make room: L becomes its priority."""
+        """Remove an entry to make room: L becomes its priority."""
         one = self._ranked.pop(digest)
         self._inflation = max(self._inflation, one.priority)
         self._n_evicted += 1
@@ -106,7 +106,7 @@ class Ranking:
         self._heap.clear()
 
     def _forget_evicted(self) -> None:
-        """Those since which more were evicted than there are entries."""
+        """Forget those since which more were evicted than there are entries."""
         while self._evicted and self._n_evicted - next(iter(self._evicted.values()))[1] > len(self._ranked):
             self._evicted.popitem(last=False)
 

@@ -26,8 +26,8 @@ def entry_path(folder: Path, digest: str) -> Path:
 
 
 def read_checked(folder: Path, row: Row, asked: Identity) -> memoryview:
-    """The file of a row, in memory that can be written. Raises EntryRefused if it is not what was stored, or cannot be
-    looked at ("unreadable"), OSError if files cannot be opened for want of handles or memory."""
+    """Read the file of a row into memory that can be written. Raises EntryRefused if it is not what was stored, or
+    cannot be looked at ("unreadable"), OSError if files cannot be opened for want of handles or memory."""
     found = difference(row, asked, where="the index row")
     if found is not None:
         raise EntryRefused(*found)
@@ -50,16 +50,15 @@ def read_checked(folder: Path, row: Row, asked: Identity) -> memoryview:
 
 
 def contents_of(path: Path) -> memoryview:
-    """In memory that can be written. Raises OSError."""
+    """Read a file into memory that can be written. Raises OSError."""
     with open(path, "rb") as file:
         data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data
         return data[: file.readinto(data)]
 
 
 def write_unfinished(folder: Path, digest: str, pieces: Iterable[memoryview]) -> Path:
-    """The pieces one behind the other, synced, in a file beside its final place whose name tells its writer.
-
-    Raises OSError."""
+    """Write the pieces one behind the other, synced, to a file beside its final place whose name
+    tells its writer. Raises OSError."""
     place = entry_path(folder, digest).parent
     if not place.is_dir():
         place.mkdir(parents=True, exist_ok=True)
@@ -84,7 +83,7 @@ def finish(unfinished: Path, path: Path) -> None:
 
 
 def all_files(folder: Path) -> Iterator[Path]:
-    """Entry files and unfinished ones; whatever else lies in the folder is none of ours."""
+    """Yield entry files and unfinished ones; whatever else lies in the folder is none of ours."""
     for path in folder.glob("[0-9a-f][0-9a-f]/*"):
         if path.suffix in (".safetensors", ".tmp"):
             yield path
@@ -95,7 +94,7 @@ def is_unfinished(path: Path) -> bool:
 
 
 def is_left_over(path: Path) -> bool:
-    """Whether the writer of an unfinished file DIGEST.PID.THREAD.tmp is no longer at it."""
+    """Return whether the writer of an unfinished file DIGEST.PID.THREAD.tmp is no longer at it."""
     try:
         if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS:
             return True

@@ -63,7 +63,7 @@ class EntryFolder:
         return "; ".join(filter(None, (self._index.read_only, self._health.trouble)))
 
     def read(self, asked: Identity, parse: Callable[[memoryview], Answer]) -> Answer | Miss:
-        """What ``parse`` makes of the file, in memory that can be written, checked by size and checksum.
+        """Return what ``parse`` makes of the file, in memory that can be written, checked by size and checksum.
 
         Where that or ``parse`` raises EntryRefused the file is removed, so that the next write stores anew.
         """
@@ -114,7 +114,7 @@ class EntryFolder:
         return self._try("write", "written, entries stay in memory", attempt, lambda _: "refused")
 
     def contains(self, digest: str) -> bool:
-        """Whether there is a row; the file is not looked at."""
+        """Return whether there is a row; the file is not looked at."""
         return self._try("read", "read", lambda: self._index.get(digest) is not None, lambda _: False)
 
     def touch(self, digest: str) -> None:
@@ -135,38 +135,38 @@ class EntryFolder:
         return n_removed
 
     def pin(self, digests: Iterable[str], pinned: bool = True) -> int:
-        """For good, until unpinned: they are not evicted to make room. How many were not so before.
+        """Keep entries for good, until unpinned: they are not evicted to make room. Return how many were not so before.
 
         Raises sqlite3.Error, OSError or HypicError.
         """
         return self._index.write(lambda db: index_queries.pin(db, digests, pinned))
 
     def listed(self, wanted: EntryFilter = ALL, limit: int | None = None) -> list[EntryInfo]:
-        """The newest first. Raises sqlite3.Error, OSError or HypicError."""
+        """List entries, the newest first. Raises sqlite3.Error, OSError or HypicError."""
         return self._index.read(lambda db: index_queries.listed(db, wanted, limit))
 
     def gone(self, digest: str) -> list[Tombstone]:
-        """What is remembered of digests that begin so. Raises sqlite3.Error, OSError or HypicError."""
+        """Return what is remembered of digests that begin so. Raises sqlite3.Error, OSError or HypicError."""
         return self._index.read(lambda db: index_queries.gone(db, digest))
 
     def totals(self) -> tuple[int, int]:
-        """Number of entries, and bytes of their files."""
+        """Count entries, and bytes of their files."""
         return self._try("read", "read", self._index.totals, lambda _: (0, 0))
 
     def of_namespace(self, namespace: str) -> set[str]:
-        """Digests of the entries here whose keys have it."""
+        """Return the digests of the entries here whose keys have it."""
         return self._try("read", "read", lambda: self._index.of_namespace(namespace), lambda _: set())
 
     def by_namespace(self) -> dict[str, tuple[int, int]]:
-        """Of every namespace that has any: number of entries, and bytes of their files."""
+        """Count, for every namespace that has any, entries and bytes of their files."""
         return self._try("read", "read", self._index.by_namespace, lambda _: {})
 
     def contents(self, row: Row) -> memoryview:
-        """Of an entry's file. Raises EntryRefused if it is not what was stored, OSError for want of handles."""
+        """Read an entry's file. Raises EntryRefused if it is not what was stored, OSError for want of handles."""
         return read_checked(self.folder, row, row)
 
     def problem(self, row: Row) -> Problem | None:
-        """What is wrong with one entry's file. Changes nothing. Raises OSError, sqlite3.Error."""
+        """Say what is wrong with one entry's file. Changes nothing. Raises OSError, sqlite3.Error."""
         try:
             header_of(self.contents(row), row)
         except EntryRefused as bad:
@@ -202,7 +202,7 @@ class EntryFolder:
         self._index.close()
 
     def _try(self, doing: str, what: str, attempt: Callable[[], Answer], otherwise: Callable[[str], Answer]) -> Answer:
-        """The attempt's answer, or where the disk fails what ``otherwise`` makes of the reason."""
+        """Return the attempt's answer, or where the disk fails what ``otherwise`` makes of the reason."""
         if self._health.rests(doing):
             return otherwise(self._health.of(doing))
         began = time.monotonic()
@@ -232,7 +232,7 @@ class EntryFolder:
         return "stored"
 
     def _take_back(self, digest: str) -> None:
-        """The file of a row that could not be written, say on a disk that became full between the two."""
+        """Remove the file of a row that could not be written, say on a disk that became full between the two."""
 
         def change(db: sqlite3.Connection) -> None:
             if index.select(db, digest) is None:
@@ -265,7 +265,7 @@ class EntryFolder:
         return True
 
     def _shrink(self) -> None:
-        """To a budget that is smaller than what an earlier process left."""
+        """Shrink to a budget that is smaller than what an earlier process left."""
 
         def attempt() -> None:
             if self.budget is not None and self._index.read(index.total)[1] > self.budget and not self._index.read_only:
@@ -285,7 +285,7 @@ class EntryFolder:
         return self._index.write(change)
 
     def _remove_bad(self, row: Row, bad: EntryRefused) -> bool:
-        """As _remove; where the disk cannot be written the bad copy stays, and is found bad each time."""
+        """Remove a bad copy; where the disk cannot be written it stays, and is found bad each time."""
         try:
             return self._remove(row, Miss("damaged", str(bad)))
         except STORE_ERRORS as error:
@@ -301,7 +301,7 @@ class EntryFolder:
             self._warn_once("unlink", "cannot remove %s: %s", path, error)
 
     def _sweep(self, remove: bool) -> list[Problem]:
-        """Files that no row speaks of."""
+        """Find the files that no row speaks of."""
         known = {row.digest for row in self._index.rows()}
         suspects = [path for path in all_files(self.folder) if is_unfinished(path) or path.stem not in known]
         if not suspects:

@@ -21,15 +21,15 @@ class FreeList:
         return other
 
     def rounded(self, n: int) -> int:
-        """How many places a stretch for ``n`` takes."""
+        """Return how many places a stretch for ``n`` takes."""
         return -(-n // self.align) * self.align
 
     def fits(self, n: int) -> bool:
-        """Whether ``take(n)`` would find any."""
+        """Return whether ``take(n)`` would find any."""
         return n == 0 or any(stop - start >= n for start, stop in self._free)
 
     def take(self, n: int) -> int | None:
-        """The first of ``n`` places in a row, taken; None where no free stretch has as many. 0 of none."""
+        """Take ``n`` places in a row and return the first; None where no free stretch has as many. 0 of none."""
         if n == 0:
             return 0
         at = next((start for start, stop in self._free if stop - start >= n), None)
@@ -48,7 +48,7 @@ class FreeList:
         self._free[i : i + 1] = [(a, b) for a, b in ((start, at), (end, stop)) if a < b]
 
     def give(self, at: int, n: int) -> None:
-        """Back what ``take(n)`` or ``claim(at, n)`` took."""
+        """Give back what ``take(n)`` or ``claim(at, n)`` took."""
         if n == 0:
             return
         start, stop = at, at + self.rounded(n)

@@ -43,7 +43,7 @@ class HostTier:
         return self._pins.keys()
 
     def get(self, digest: str) -> Entry | None:
-        """The entry; counts as a use."""
+        """Return the entry; counts as a use."""
         self._mend()
         entry = self._entries.get(digest)
         if entry is not None:
@@ -53,7 +53,7 @@ class HostTier:
         return entry
 
     def put(self, digest: str, entry: Entry, namespace: str = "") -> Entry:
-        """The entry kept under the digest: the one already here, else the one given, room permitting."""
+        """Keep an entry under the digest, room permitting; return the one already here, else the one given."""
         kept = self.get(digest)
         if kept is not None:
             return kept
@@ -88,7 +88,7 @@ class HostTier:
         return True
 
     def of_namespace(self, namespace: str) -> set[str]:
-        """Digests of the entries here whose keys have it."""
+        """Return the digests of the entries here whose keys have it."""
         if not namespace:
             return self._entries.keys() - self._namespaces.keys()
         return {digest for digest, has in self._namespaces.items() if has == namespace}
@@ -97,7 +97,7 @@ class HostTier:
         return self._gone.get(digest, Miss("never_seen"))
 
     def pin(self, digest: str) -> None:
-        """Pins nest; a digest may be pinned before its entry is here."""
+        """Keep an entry from eviction. Pins nest; a digest may be pinned before its entry is here."""
         self._pins[digest] += 1
 
     def unpin(self, digest: str) -> None:
@@ -113,7 +113,7 @@ class HostTier:
         self.nbytes = 0
 
     def _mend(self) -> None:
-        """Where Ctrl-C, say, has left a change half done, forget all: it comes again from below, or is made again."""
+        """Forget all where Ctrl-C, say, has left a change half done: it comes again from below, or is made again."""
         if not self._is_whole:
             self.clear()
             self._is_whole = True
@@ -125,7 +125,7 @@ class HostTier:
         self._remember(digest, why)
 
     def _victims(self, nbytes: int) -> list[str] | None:
-        """What to drop so that ``nbytes`` fit; None if they cannot, and then nothing need be dropped."""
+        """Choose what to drop so that ``nbytes`` fit; None if they cannot, and then nothing need be dropped."""
         if self.budget is None:
             return []
         return self._ranking.victims(self.nbytes + nbytes - self.budget, self._pins.keys())

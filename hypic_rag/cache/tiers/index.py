@@ -81,21 +81,21 @@ class Index:
         return Miss(*found) if found else Miss("never_seen")
 
     def totals(self) -> tuple[int, int]:
-        """Number of entries, and bytes of their files."""
+        """Count entries, and bytes of their files."""
         return self.read(total)
 
     def of_namespace(self, namespace: str) -> set[str]:
-        """Digests of its entries."""
+        """Return the digests of a namespace's entries."""
         query = "SELECT digest FROM entry WHERE namespace = ?"
         return self.read(lambda db: {digest for (digest,) in db.execute(query, (namespace,))})
 
     def by_namespace(self) -> dict[str, tuple[int, int]]:
-        """Of every namespace that has any: number of entries, and bytes of their files."""
+        """Count, for every namespace that has any, entries and bytes of their files."""
         query = "SELECT namespace, count(*), sum(nbytes) AS nbytes FROM entry GROUP BY namespace"
         return self.read(lambda db: {name: (n, nbytes) for name, n, nbytes in db.execute(query)})
 
     def check(self) -> list[str]:
-        """What SQLite finds wrong with the file."""
+        """Return what SQLite finds wrong with the file."""
         answer = self.read(lambda db: db.execute("PRAGMA quick_check").fetchall())
         return [text for (text,) in answer if text != "ok"]
 
@@ -119,7 +119,7 @@ class Index:
             self._touches.clear()
 
     def write_touches(self, db: sqlite3.Connection) -> None:
-        """For use inside a change."""
+        """Write the uses that were noted, inside a change."""
         touches, self._touches, self._flushed = self._touches, {}, time.monotonic()
         now, most = clock(db)
         update = (
@@ -194,13 +194,13 @@ def select(db: sqlite3.Connection, digest: str) -> Row | None:
 
 
 def total(db: sqlite3.Connection) -> tuple[int, int]:
-    """Number of entries, and bytes of their files."""
+    """Count entries, and bytes of their files."""
     n_entries, nbytes = db.execute("SELECT count(*), coalesce(sum(nbytes), 0) AS nbytes FROM entry").fetchone()
     return n_entries, nbytes
 
 
 def clock(db: sqlite3.Connection) -> tuple[float, float]:
-    """L of ``worth.py``, and how many uses count at most."""
+    """Return L of ``eviction.py``, and how many uses count at most."""
     inflation, most_uses = db.execute("SELECT inflation, most_uses FROM clock").fetchone() or (0.0, float(MOST_USES))
     return inflation, most_uses
 
@@ -221,7 +221,7 @@ def insert(db: sqlite3.Connection, record: Record) -> None:
 
 
 def _uses_before(db: sqlite3.Connection, digest: str) -> int:
-    """Of one that was evicted not long ago; else 0."""
+    """Return the uses of one that was evicted not long ago; else 0."""
     query = (
         "SELECT uses FROM gone WHERE digest = ? AND uses > 0"
         " AND id >= (SELECT seq FROM sqlite_sequence WHERE name = 'gone') - (SELECT count(*) FROM entry)"
@@ -245,7 +245,7 @@ def delete(db: sqlite3.Connection, row: Row, why: Miss, makes_room: bool = False
 
 
 def victims(db: sqlite3.Connection, excess: int, keep: Set[str]) -> list[Row] | None:
-    """What to evict so that ``excess`` bytes come free, worth least first; None where that is not enough."""
+    """Choose what to evict so that ``excess`` bytes come free, worth least first; None where that is not enough."""
     found = []
     query = f"SELECT {COLUMNS} FROM entry WHERE pinned = 0 ORDER BY priority, last_used, id"
     for values in db.execute(query):
@@ -259,7 +259,7 @@ def victims(db: sqlite3.Connection, excess: int, keep: Set[str]) -> list[Row] | 
 
 
 def evict(db: sqlite3.Connection, row: Row) -> None:
-    """As ``delete``, to make room: L becomes its priority."""
+    """Delete a row to make room: L becomes its priority."""
     query = "UPDATE clock SET inflation = max(inflation, (SELECT priority FROM entry WHERE id = ?))"
     db.execute(query, (row.id,))
     delete(db, row, Miss("evicted", "from disk, to make room"), makes_room=True)

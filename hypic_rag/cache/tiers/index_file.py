@@ -36,7 +36,7 @@ SECOND = (  # what version 2 has beside; version 1 may still write, and its rows
     "ALTER TABLE entry ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE entry ADD COLUMN tokens TEXT NOT NULL DEFAULT ''",  # as in record.Record, like key
     "ALTER TABLE entry ADD COLUMN key TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE entry ADD COLUMN priority REAL NOT NULL DEFAULT 0",  # see worth.py
+    "ALTER TABLE entry ADD COLUMN priority REAL NOT NULL DEFAULT 0",  # see eviction.py
     f"UPDATE entry SET priority = min(hits + 1, {MOST_USES}) * n_tokens * 1.0 / max(nbytes, 1)",
     "DROP INDEX entry_by_use",
     "CREATE INDEX entry_by_priority ON entry (pinned, priority, last_used, id, nbytes)",
@@ -84,8 +84,8 @@ def open_index(path: Path, is_bad: Callable[[], bool], cause: Exception | None) 
 
 
 def open_read_only(path: Path, cause: Exception, level: int = logging.WARNING) -> tuple[sqlite3.Connection, object]:
-    """The index of a folder that cannot be written because of ``cause``, and the state that it has to stay in, as of
-    ``sqlite_file.connect_read_only``. level: at which that is logged.
+    """Open the index of a folder that cannot be written because of ``cause``, and return the state that it has to stay
+    in, as of ``sqlite_file.connect_read_only``. level: at which that is logged.
 
     Raises StoreDamaged if there is none, or if the cause is only that others hold its locks.
     """
@@ -112,14 +112,14 @@ def open_read_only(path: Path, cause: Exception, level: int = logging.WARNING) -
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to an index of the known version, which is made if the file is new, and of an older one. Raises
-    sqlite3.Error, StoreMismatch."""
+    """Connect to an index of the known version, which is made if the file is new, and of an older one.
+    Raises sqlite3.Error, StoreMismatch."""
     # NORMAL: a power cut may lose the last rows (their files become orphans) but not harm the index
     return _of_this_version(connect_to_write(path, ("synchronous = NORMAL",), BUSY_SECONDS), path, read_only=False)
 
 
 def _of_this_version(db: sqlite3.Connection, path: Path, read_only: bool) -> sqlite3.Connection:
-    """What cannot be written is made so in memory."""
+    """Bring an index to this version; what cannot be written is made so in memory."""
     try:
         with closing(db.execute("PRAGMA user_version")) as answer:
             version = answer.fetchone()[0]
@@ -168,7 +168,7 @@ def move_aside(path: Path, cause: Exception) -> None:
 
 
 def inode(path: Path) -> int:
-    """0 if there is no such file."""
+    """Return a file's inode; 0 if there is no such file."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:

@@ -69,14 +69,14 @@ class EntryFilter:
 
 
 def listed(db: sqlite3.Connection, wanted: EntryFilter, limit: int | None = None) -> list[EntryInfo]:
-    """The newest first."""
+    """List entries, the newest first."""
     where, values = wanted.where()
     query = f"SELECT {COLUMNS} FROM entry WHERE {where} ORDER BY created DESC, id DESC LIMIT ?"
     return [_listed(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
 
 def gone(db: sqlite3.Connection, digest: str) -> list[Tombstone]:
-    """What is remembered of digests that begin so, the last gone first."""
+    """Return what is remembered of digests that begin so, the last gone first."""
     query = "SELECT digest, reason, detail, tokens, key FROM gone WHERE substr(digest, 1, ?) = ? ORDER BY id DESC"
     return [
         Tombstone(name, Miss(reason, detail), tokens, _fields(key))
@@ -85,7 +85,7 @@ def gone(db: sqlite3.Connection, digest: str) -> list[Tombstone]:
 
 
 def pin(db: sqlite3.Connection, digests: Iterable[str], pinned: bool) -> int:
-    """How many were changed."""
+    """Set whether entries are pinned; return how many were changed."""
     update = "UPDATE entry SET pinned = ? WHERE digest = ? AND pinned <> ?"
     return sum(db.execute(update, (pinned, digest, pinned)).rowcount for digest in digests)
 
@@ -100,7 +100,8 @@ def _listed(row: tuple[Any, ...]) -> EntryInfo:
 
 
 def _fields(key: str) -> dict[str, Any]:
-    """Empty where an older version wrote none, or where they are damaged: nothing but words depends on them."""
+    """Parse a key's fields; empty where an older version wrote none, or where they are damaged:
+    nothing but words depends on them."""
     try:
         return parse_object(key) if key else {}
     except ValueError:

@@ -11,7 +11,7 @@ from hypic_rag.cache.tiers.arena import ALIGN, Arena
 
 @torch.no_grad()
 def host_copy(entry: Entry, arena: Arena | None) -> Entry:
-    """The entry in memory of its own on the CPU, shared with nobody.
+    """Copy the entry to memory of its own on the CPU, shared with nobody.
 
     In an arena its tensors stand in one stretch, layer after layer, each from a multiple of ALIGN bytes on: dense, and
     what is kept a token token-major, so that ``t.transpose(0, 1)`` is contiguous, as a device's pools have it; and
@@ -46,7 +46,8 @@ def host_copy(entry: Entry, arena: Arena | None) -> Entry:
 
 
 def on_device(entry: Entry, device: torch.device | None) -> Entry:
-    """The entry there, on the current stream; None: where it is. It need not be kept until the copies have run."""
+    """Bring the entry to a device, on the current stream; None: leave it where it is. It need not be
+    kept until the copies have run."""
     if device is None:
         return entry
     moved = _with_tensors(entry, [t.to(device, non_blocking=True) for t in _tensors(entry)])
@@ -68,7 +69,7 @@ def _tensors(entry: Entry) -> list[Tensor]:
 
 
 def _with_tensors(entry: Entry, tensors: list[Tensor]) -> Entry:
-    """The same with other tensors, given in the order of ``_tensors``."""
+    """Return the same with other tensors, given in the order of ``_tensors``."""
     left = iter(tensors)
     layers = tuple(LayerEntry(layer.family, {name: next(left) for name in layer.tensors}) for layer in entry.layers)
     return replace(entry, layers=layers)

@@ -92,7 +92,7 @@ class RemoteTier:
         return "; ".join(filter(None, (self._health.trouble, hangs)))
 
     def get(self, key: SegmentKey) -> tuple[Record, memoryview, Entry] | Miss:
-        """The file with its record, checked, and the entry in it. What proves bad is removed there."""
+        """Fetch the file with its record, checked, and the entry in it. What proves bad is removed there."""
         if self._is_leaving(key):
             return Miss("deleted")
 
@@ -115,7 +115,7 @@ class RemoteTier:
             return Miss("unreadable", str(error))
 
     def contains(self, key: SegmentKey) -> bool:
-        """Whether there is a record; the file is not looked at."""
+        """Return whether there is a record; the file is not looked at."""
         if self._is_leaving(key):
             return False
         try:
@@ -149,7 +149,7 @@ class RemoteTier:
             return self._changed.wait_for(lambda: not self._jobs and self._doing is None, seconds)
 
     def close(self) -> None:
-        """Waits for what is queued, at most CLOSE_SECONDS, and not at all where the remote fails."""
+        """Wait for what is queued, at most CLOSE_SECONDS, and not at all where the remote fails."""
         with self._changed:
             if self._worker is None:
                 self._is_closed = True
@@ -170,7 +170,7 @@ class RemoteTier:
         return f"{self._root}/{name}"
 
     def _record(self, digest: str) -> Record:
-        """Raises FileNotFoundError, EntryRefused."""
+        """Read a record. Raises FileNotFoundError, EntryRefused."""
         name = self._path(record_name(digest))
         text = self._fs.cat_file(name)
         if not text:  # being written, where that is not done at once
@@ -181,7 +181,7 @@ class RemoteTier:
             raise EntryRefused("damaged", str(error)) from error
 
     def _within(self, call: Callable[[], Answer]) -> Answer:
-        """In a thread of its own, which is left behind where it takes too long. Raises what ``call`` does of
+        """Call in a thread of its own, which is left behind where it takes too long. Raises what ``call`` does of
         FileNotFoundError and EntryRefused, and _NotNow for all else."""
         if self._health.rests("read"):
             raise _NotNow(self._health.of("read"))
@@ -241,7 +241,7 @@ class RemoteTier:
                 self._changed.notify_all()
 
     def _next(self) -> Job | None:
-        """The next, once there is one and the remote is not left alone; None at the end."""
+        """Return the next job, once there is one and the remote is not left alone; None at the end."""
         with self._changed:
             while not self._is_closed:
                 if self._jobs and not self._health.rests("write"):
@@ -263,7 +263,7 @@ class RemoteTier:
                         self._delete(record.digest)
 
     def _put(self, job: _Put) -> None:
-        """The first copy stays."""
+        """Store an entry and its record, unless there is one: the first copy stays."""
         digest = job.key.digest
         name = self._path(record_name(digest))
         if self._fs.exists(name):

@@ -22,7 +22,8 @@ class _Transfer:
 
 
 class Transfers:
-    """Of entries into ``slabs``. ``stream``: where copies are queued on a GPU; on a CPU ``flush`` makes them at once.
+    """Copies of entries into ``slabs``. ``stream``: where they are queued on a GPU; on a
+    CPU ``flush`` makes them at once.
 
     A pass in a CUDA graph waits for a layer by a node that looks at the layer's event: no pass may be under way while
     events are recorded anew, and every event must have been recorded once, or there is no node.
@@ -53,23 +54,23 @@ class Transfers:
         return sum(one.entry.nbytes for one in self._waiting.values() if one.outline.on_device)
 
     def add(self, entry: Entry, outline: CopyPlan, place: PoolPlace) -> None:
-        """At a place that nobody else has; ``entry`` is kept until it has arrived."""
+        """Queue an entry for a place that nobody else has; ``entry`` is kept until it has arrived."""
         assert place.slot not in self._waiting
         self._waiting[place.slot] = _Transfer(entry, outline, place)
         self._let_go()
 
     def drop(self, slot: int) -> None:
-        """What waits for this slot does not come; whatever was on its way is there for the current stream."""
+        """Drop what waits for this slot; whatever was on its way is there for the current stream."""
         self._waiting.pop(slot, None)
         self.wait()
 
     def clear(self) -> None:
-        """As ``drop``, of every slot."""
+        """Drop what waits, for every slot."""
         self._waiting = {}
         self.wait()
 
     def wait(self, layer: int | None = None) -> None:
-        """The current stream waits for what ``flush`` brings of a layer; None: of all layers."""
+        """Let the current stream wait for what ``flush`` brings of a layer; None: of all layers."""
         if self.stream is None:
             return
         current = torch.cuda.current_stream(self._slabs.device)
@@ -99,7 +100,7 @@ class Transfers:
             self._bring(arrivals, copy)
 
     def _let_go(self) -> None:
-        """Of entries that have arrived."""
+        """Let go of entries that have arrived."""
         if self._under_way and (self.stream is None or self.stream.query()):
             self._under_way = []
 
@@ -120,13 +121,15 @@ class Transfers:
                 self._arrived[layer].record(self.stream)
 
     def _sent(self, array: np.ndarray) -> Tensor:
-        """On the device, by way of pinned memory that torch gives to nobody else before it has been read."""
+        """Send an array to the device, by way of pinned memory that torch gives to
+        nobody else before it has been read."""
         tensor = torch.from_numpy(array)
         return tensor if self.stream is None else tensor.pin_memory().to(self._slabs.device, non_blocking=True)
 
 
 def _merged(arrivals: Sequence[_Transfer]) -> tuple[np.ndarray, list[int]]:
-    """The items (3, n) of all, layer after layer, and the numbers of the layers' first ones (L + 1,)."""
+    """Merge the items (3, n) of all, layer after layer; return them and the numbers of
+    the layers' first ones (L + 1,)."""
     counts = np.stack([np.diff(arrival.outline.edges) for arrival in arrivals])  # (E, L)
     edges = np.append(0, counts.sum(0).cumsum())
     first = edges[:-1] + counts.cumsum(0) - counts  # (E, L)

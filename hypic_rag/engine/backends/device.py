@@ -70,8 +70,8 @@ class DeviceBackend:
     def _place(
         self, held: DeviceSequence | None, left: Sequence[Part], request: SequenceRequest
     ) -> StartedSequence[DeviceSequence] | None:
-        """Place the cached parts and start on a copy of ``held``, with room for the rows of ``left`` and those that may
-        follow."""
+        """Place the cached parts and start on a copy of ``held``, with room for the rows of
+        ``left`` and those that may follow."""
         seams = [(part, cached_seam(part, request.policy)) for part in left]
         n_own = 0 if held is None else len(held.row_positions)
         n_tokens = n_own + request.limit + sum(len(part.ids) if seam is None else seam for part, seam in seams)

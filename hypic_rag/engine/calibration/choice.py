@@ -40,8 +40,8 @@ class Choice:
 
 
 def choose(measurements: Sequence[Measurement], thresholds: Thresholds) -> Choice:
-    """Choose the policy of a model. Where it is full recompute, its seam and the rest are those of the nearest
-    other."""
+    """Choose the policy of a model. Where it is full recompute, its seam and the rest
+    are those of the nearest other."""
     measured = [
         one for one in measurements if one.policy.mode != "full" and one.segment_bytes and not math.isnan(one.kl)
     ]

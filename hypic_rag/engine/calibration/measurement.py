@@ -151,8 +151,8 @@ def _sample(
 
 @contextlib.contextmanager
 def _prefilled(engine: "SegmentEngine", prompt: Prompt, policy: Policy) -> Iterator[tuple[int, ...]]:
-    """Yield the bytes of each of the prompt's entries, which are in the cache meanwhile; those that were there before
-    stay."""
+    """Yield the bytes of each of the prompt's entries, which are in the cache meanwhile;
+    those that were there before stay."""
     keys = [engine.segment_key(ids, policy=policy) for ids in prompt.documents if len(ids) > policy.seam_tokens]
     keys += [engine.segment_key(p.ids, "leading", policy) for p in prompt.parts if p.kind == "leading"]
     new = {key.digest for key in keys if engine.cache.contains(key) is None}

@@ -63,8 +63,8 @@ def _gated(module: Any) -> Callable[..., Tensor] | None:
 
 
 def _router(module: Any) -> Callable[..., tuple[Tensor, ...]] | None:
-    """Return a forward for a router of softmax, the largest k, and their sum made one (Qwen3.5's); None for another
-    module."""
+    """Return a forward for a router of softmax, the largest k, and their sum made one
+    (Qwen3.5's); None for another module."""
     from hypic_kernels.router import route
 
     if not hasattr(module, "top_k") or getattr(module, "weight", None) is None:

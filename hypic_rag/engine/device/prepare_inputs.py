@@ -39,8 +39,8 @@ def sizes_of(batch: Sequence[Scheduled], keep: Sequence[Sequence[int]]) -> Bucke
 
 
 def _n_runs(active: Scheduled) -> int:
-    """Count the runs of the recurrence that ``_runs`` makes: rows in chunks, of which the last takes the splice behind
-    them."""
+    """Count the runs of the recurrence that ``_runs`` makes: rows in chunks, of which the
+    last takes the splice behind them."""
     n = rows = 0
     for event in active.events:
         if isinstance(event, RunRows):
@@ -104,8 +104,8 @@ def fill(
 
 
 def _runs(bucket: GraphBucket, run: int, start: int, stop: int, interior: DeviceSegment | None, compose: int) -> int:
-    """Lay rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the splice. Return the next
-    number."""
+    """Lay rows ``start`` to ``stop`` in runs from number ``run`` on, the last with the
+    splice. Return the next number."""
     host = bucket.host
     spliced = (-1, 0, 0) if interior is None else (interior.slot, interior.n_tokens, compose)
     edges = [*range(start, stop, CHUNK), stop] if stop > start else [start, stop]

@@ -8,8 +8,8 @@ from hypic_rag.engine.layers import FLOAT32, AttentionLayer, Layer
 
 
 def layer_shapes(cache_spec: CacheSpec, dtype: torch.dtype) -> list[LayerShapes]:
-    """Return the shapes of each layer's entries. dtype: the model's; states and transitions are float32 whatever it
-    is."""
+    """Return the shapes of each layer's entries. dtype: the model's; states and
+    transitions are float32 whatever it is."""
     return [_shapes(layer, dtype) for layer in cache_spec.layers]
 
 

@@ -82,8 +82,8 @@ def log_decays(rows_decay: Tensor, index: Tensor) -> Tensor:
 
 
 def decays_before(total: Tensor) -> Tensor:
-    """Turn cumulated log decays (B, H, C, D) to those before each row: by a shift, which unlike a difference is
-    exact."""
+    """Turn cumulated log decays (B, H, C, D) to those before each row: by a shift,
+    which unlike a difference is exact."""
     return torch.cat((torch.zeros_like(total[..., :1, :]), total[..., :-1, :]), dim=-2)
 
 
@@ -112,8 +112,8 @@ def decayed_products(
 
 
 def solve_unit_lower(system: Tensor, right: Tensor) -> Tensor:
-    """Solve ``system @ X = right`` for X, system (B, H, C, C) lower triangular, its diagonal taken as one. Changes
-    right."""
+    """Solve ``system @ X = right`` for X, system (B, H, C, C) lower triangular, its
+    diagonal taken as one. Changes right."""
     n = system.shape[-1]
     if n > 16:
         return torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)  # type: ignore[no-any-return]

@@ -10,8 +10,8 @@ from hypic_rag.engine.families.transition import Length
 
 
 def slopes(n_heads: int) -> Tensor:
-    """Return (H,) float64: 2^(-8/H), 2^(-16/H), ... where H is a power of two; else the rest of the next power's odd
-    ones."""
+    """Return (H,) float64: 2^(-8/H), 2^(-16/H), ... where H is a power of two; else the
+    rest of the next power's odd ones."""
     power = 1 << (n_heads.bit_length() - 1)
     first = 2.0 ** (-8.0 / power * torch.arange(1, power + 1, dtype=torch.float64))
     rest = 2.0 ** (-4.0 / power * (2 * torch.arange(n_heads - power, dtype=torch.float64) + 1))

@@ -70,8 +70,8 @@ def mixers(model: PreTrainedModel) -> tuple[str, ...]:
 
 
 def check_supported(model_type: str, name: str, mixers: Callable[[], tuple[str, ...]]) -> None:
-    """Raise UnsupportedModel, before anything large is loaded, where no model file knows the type or its file refuses
-    it.
+    """Raise UnsupportedModel, before anything large is loaded, where no model file knows
+    the type or its file refuses it.
 
     name: with the class that the checkpoint declares; mixers: asked for the error.
     """

@@ -72,8 +72,8 @@ class Latent(RotatedLatentAttention):
 
 
 def projected(m: Any, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Project x to queries, keys and values (N, H, D); queries and keys normalized where the model has it so, and
-    rotated."""
+    """Project x to queries, keys and values (N, H, D); queries and keys normalized where
+    the model has it so, and rotated."""
     heads = (m.num_heads, m.num_key_value_heads, m.num_key_value_heads)
     q, k, v = m.query_key_value(x).view(len(x), -1, m.head_dim).split(heads, dim=1)
     if m.config.use_qk_norm:

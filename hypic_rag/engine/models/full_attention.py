@@ -44,6 +44,6 @@ def prepare(model: Any, cache_spec: CacheSpec) -> None:
 
 
 def declared(config: Any, name: str) -> Any:
-    """Return a setting that the architecture has, else None: some checkpoints carry keys that their architecture
-    ignores."""
+    """Return a setting that the architecture has, else None: some checkpoints carry keys
+    that their architecture ignores."""
     return getattr(config, name) if hasattr(type(config), name) else None

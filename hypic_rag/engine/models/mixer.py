@@ -53,8 +53,8 @@ class Mixer(nn.Module):
         return self.current.running.positions
 
     def causal_conv1d(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = True) -> Tensor:
-        """Run the causal convolution, and SiLU behind it unless told. x: (N, C); weight: (C, k) or (C, 1, k). Returns
-        (N, C)."""
+        """Run the causal convolution, and SiLU behind it unless told. x: (N, C); weight: (C,
+        k) or (C, 1, k). Returns (N, C)."""
         taps = weight.squeeze(1) if weight.dim() == 3 else weight
         return self.current.running.causal_conv1d(self.slot, self.layer, x, taps, bias, silu)
 
@@ -63,8 +63,8 @@ class Mixer(nn.Module):
         return self.current.running.token_shift(self.slot, self.layer, x)
 
     def recurrent_scan(self, inputs: RecurrenceInputs) -> Tensor:
-        """Run the recurrence; return what the rows read of the state, (N, H, V) float32. Heads of q and k may serve
-        several of v."""
+        """Run the recurrence; return what the rows read of the state, (N, H, V) float32. Heads of
+        q and k may serve several of v."""
         return self.current.running.recurrent_scan(self.slot, self.layer, inputs)
 
     def gated_delta_rule(self, m: Any, qkv: Tensor, a: Tensor, b: Tensor, beta_scale: float) -> Tensor:

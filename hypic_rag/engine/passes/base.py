@@ -100,8 +100,8 @@ class CurrentPass:
 
     @contextmanager
     def during(self, running: Pass) -> Iterator[None]:
-        """Make a pass the current one: ``with current.during(a_pass): model(...)``. Passes take turns: the engine's
-        lock sees to it."""
+        """Make a pass the current one: ``with current.during(a_pass): model(...)``. Passes take
+        turns: the engine's lock sees to it."""
         self._running = running
         try:
             yield

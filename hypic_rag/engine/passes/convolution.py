@@ -49,8 +49,8 @@ def _stretches(y: Tensor, plan: Plan, width: int) -> Tensor:
 
 
 def tails(x: Tensor, plan: Plan, starts: Sequence[Tensor]) -> list[Tensor]:
-    """Return the last k - 1 inputs (k - 1, C) of each sequence's last stretch, reaching into its start where it is
-    shorter."""
+    """Return the last k - 1 inputs (k - 1, C) of each sequence's last stretch, reaching into
+    its start where it is shorter."""
     last: dict[int, Tensor] = {}
     for stretch, start in zip(plan.stretches, starts, strict=True):
         rows = x[stretch.start : stretch.start + stretch.n]

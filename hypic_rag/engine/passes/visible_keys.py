@@ -89,8 +89,8 @@ def spliced_attention(visible: VisibleKeys, first: int, q: Tensor, params: Atten
 
 
 def joined_attention(visible: VisibleKeys, first: int, q: Tensor, params: AttentionParams) -> Tensor:
-    """Attend as ``spliced_attention`` does, for many rows: the interiors' keys are turned to their places and moved
-    together."""
+    """Attend as ``spliced_attention`` does, for many rows: the interiors' keys are turned to
+    their places and moved together."""
     n = q.shape[1]
     own, last = visible.own, first + n
     interiors = list(visible.interiors())
