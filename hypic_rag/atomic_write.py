@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of ``path`` at the end of the block, and survives a power cut then.
+    """Yield a file to write, which takes the place of ``path`` at the end of the block, and survives a power cut then.
 
     Where the block or the disk fails ``path`` stays as it was, and nothing is left beside it. Raises OSError.
     """

@@ -61,7 +61,7 @@ class ChatTemplate:
         self._of: Callable[[Shape], str] = self._rendered if self.varies else lru_cache(maxsize=256)(self._rendered)
 
     def pieces(self, text: str, heeded: bool) -> tuple[Piece, ...]:
-        """A text as the template gets it. heeded: whether switches in it count.
+        """Cut a text as the template gets it. heeded: whether switches in it count.
 
         Blanks around it are the template's to take away.
         """
@@ -76,7 +76,7 @@ class ChatTemplate:
         return tuple(piece for piece in pieces if piece[0])
 
     def render(self, turns: Sequence[Turn]) -> tuple[str, dict[str, str]]:
-        """What the template writes, with stand-ins, and the texts that these stand for.
+        """Return what the template writes, with stand-ins, and the texts that these stand for.
 
         Characters of a text that are not behind a stand-in make no control token in it.
         """
@@ -90,7 +90,7 @@ class ChatTemplate:
 
     @staticmethod
     def start(rendered: str, turns: Sequence[Turn]) -> int:
-        """Where in it the first message that is not the system's begins; 0 where nothing of it can be found."""
+        """Find where in it the first message that is not the system's begins; 0 where nothing of it can be found."""
         systems = list(takewhile(lambda turn: turn[0] == "system", turns))
         n = sum(kind != "ours" for _, pieces in systems for _, kind in pieces)
         own = turns[len(systems)][1] if len(systems) < len(turns) else ()
@@ -101,7 +101,7 @@ class ChatTemplate:
         return 0
 
     def write(self, messages: Sequence[tuple[str, str]]) -> str:
-        """The template of plain (role, text)."""
+        """Write the template of plain (role, text)."""
         if self.source is None:
             return "".join(f"{text}\n\n" for _, text in messages) + "Answer:"
         turns = [{"role": role, "content": text} for role, text in messages]
@@ -139,7 +139,7 @@ class ChatTemplate:
         return unseen
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where the template's switches are in a text, those that touch as one."""
+        """Find where the template's switches are in a text, those that touch as one."""
         folded = text.lower()
         if not any(switch in folded for switch in self._folded):
             return []
@@ -164,7 +164,8 @@ def _source(tokenizer: Any) -> str | None:
 
 
 def _constants(tree: nodes.Template) -> set[str]:
-    """Strings of a template's code that it may look for in a text: not keys, and not what a role is compared with."""
+    """Collect the strings of a template's code that it may look for in a text: not keys, and
+    not what a role is compared with."""
     of_keys = [found.arg for found in tree.find_all(nodes.Getitem)]
     of_roles = [operand.expr for one in tree.find_all(nodes.Compare) if _is_role(one.expr) for operand in one.ops]
     aside = {id(node) for node in (*of_keys, *of_roles)}
@@ -179,6 +180,6 @@ def _is_role(node: nodes.Node) -> bool:
 
 
 def _overlap(text: str, token: str) -> bool:
-    """Whether one is in the other, or one ends as the other begins."""
+    """Return whether one is in the other, or one ends as the other begins."""
     short = range(1, min(len(text), len(token)))
     return text in token or token in text or any(text[-n:] == token[:n] or token[-n:] == text[:n] for n in short)

@@ -20,7 +20,7 @@ OUTPUT = "standard output"
 
 
 def make_app(commands: Iterable[ModuleType], start: str, about: str, epilog: str) -> typer.Typer:
-    """One command a module, named after it, its function ``run``. ``start``: lines before everything else."""
+    """Make a command of each module, named after it, its function ``run``. ``start``: lines before everything else."""
 
     class Commands(TyperGroup):
         def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -43,7 +43,7 @@ def make_app(commands: Iterable[ModuleType], start: str, about: str, epilog: str
 
 
 def add_group(app: typer.Typer, name: str, functions: Iterable[Callable[..., None]], about: str) -> None:
-    """Commands of two words: ``keys add`` is the function ``add``, or ``add_`` where that is a name of Python's."""
+    """Add commands of two words: ``keys add`` is the function ``add``, or ``add_`` where that is a name of Python's."""
     group = typer.Typer(
         help=about,
         rich_markup_mode=None,
@@ -83,8 +83,8 @@ def run(app: typer.Typer, name: str) -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Streams that the caller has closed (``>&-``): Python has None for them, and the next file that is opened gets
-    their number, so that what a library prints would go into it."""
+    """Open the streams that the caller has closed (``>&-``): Python has None for them, and the next file that is opened
+    gets their number, so that what a library prints would go into it."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -116,7 +116,7 @@ def _named() -> Iterator[None]:
 
 
 def _take_any_text() -> None:
-    """Bytes that are no text come in as U+FFFD, and what the terminal's encoding lacks goes out escaped."""
+    """Take bytes that are no text as U+FFFD, and escape what the terminal's encoding lacks."""
     codecs.register_error("hypic-escape", _escaped)
     for stream, errors in ((sys.stdin, "replace"), (sys.stderr, "hypic-escape")):
         if isinstance(stream, io.TextIOWrapper):
@@ -127,7 +127,7 @@ def _take_any_text() -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """As JSON escapes it, so that JSON stays JSON: two ``\\uNNNN`` for a character beyond U+FFFF."""
+    """Escape a character as JSON does, so that JSON stays JSON: two ``\\uNNNN`` for one beyond U+FFFF."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -135,7 +135,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _told(error: Exception) -> str:
-    """Of an error of the system that nobody has put into words nearer to where it came from."""
+    """Describe an error of the system that nobody has put into words nearer to where it came from."""
     where = getattr(error, "filename", None)
     if where is OUTPUT:
         return f"the output cannot be written: {reason(error)}. Send it to where there is room"
@@ -144,7 +144,7 @@ def _told(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _no_interrupt_lost() -> Iterator[None]:
-    """A library that catches everything may catch an interrupt, too: then the exit code still tells of it."""
+    """Exit as interrupted even where a library that catches everything has caught the interrupt, too."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
@@ -167,7 +167,7 @@ def _no_interrupt_lost() -> Iterator[None]:
 
 
 def _unwritten(stream: TextIO, number: int) -> OSError | None:
-    """Why what is still buffered cannot be written; then it must not raise again as Python exits."""
+    """Say why what is still buffered cannot be written; then it must not raise again as Python exits."""
     try:
         stream.flush()
     except OSError as error:

@@ -72,7 +72,7 @@ class Settings:
         environment: Mapping[str, str] | None = None,
         file: Path | None = None,
     ) -> Settings:
-        """Defaults, then HOME/config.toml, then ``HYPIC_*``, then ``given`` (None there means: not given).
+        """Load defaults, then HOME/config.toml, then ``HYPIC_*``, then ``given`` (None there means: not given).
 
         environment: instead of ``os.environ``. file: instead of HOME/config.toml; need not exist.
         Where one of them names a store, the collection of those before it is none.
@@ -116,7 +116,7 @@ class Settings:
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
-    """The folder under which everything is kept: ``$HYPIC_HOME``, or ``~/.hypic-rag``. Not made here.
+    """Return the folder under which everything is kept: ``$HYPIC_HOME``, or ``~/.hypic-rag``. Not made here.
 
     Raises BadInput where it is none that can be used.
     """
@@ -125,7 +125,7 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def store_folder(store: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Where a store lies: a name under HOME/stores; what has a slash, or begins with . or ~, is a path.
+    """Return where a store lies: a name under HOME/stores; what has a slash, or begins with . or ~, is a path.
 
     Raises BadInput as ``home``.
     """
@@ -135,7 +135,7 @@ def store_folder(store: str, environment: Mapping[str, str] | None = None) -> Pa
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of ``10GB`` (1000s), ``512MiB`` (1024s), ``1.5 GB`` or ``4096``. Raises BadInput."""
+    """Parse ``10GB`` (1000s), ``512MiB`` (1024s), ``1.5 GB`` or ``4096`` to bytes. Raises BadInput."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", text.strip(), re.IGNORECASE)
     if match is None or (match[3] and not match[2]):
         raise BadInput(f"{text!r} is not a size. Write it like 10GB, 512MiB or 4096 (bytes)")
@@ -147,7 +147,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(n_bytes: float) -> str:
-    """A size for people, in 1000s: ``4.1 MB``."""
+    """Write a size for people, in 1000s: ``4.1 MB``."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
@@ -156,12 +156,12 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def format_budget(n_bytes: int | None) -> str:
-    """A budget for people."""
+    """Write a budget for people."""
     return "unlimited" if n_bytes is None else format_bytes(n_bytes)
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`` Did you mean X?`` with the nearest known names, or nothing where none is near."""
+    """Ask `` Did you mean X?`` with the nearest known names, or nothing where none is near."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
@@ -272,7 +272,7 @@ def _some_bytes(raw: object) -> int:
 
 
 def _origins(raw: object) -> tuple[str, ...]:
-    """Of a list, or of a text with commas between."""
+    """Split a list, or a text with commas between."""
     given = raw.split(",") if isinstance(raw, str) else raw
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
         raise ValueError(f"needs origins like https://app.example, with commas between, not {raw!r}")

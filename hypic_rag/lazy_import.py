@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``package``; ``modules`` gives each name's module, relative to the package."""
+    """Make the ``__getattr__`` of ``package``; ``modules`` gives each name's module, relative to the package."""
 
     def load(name: str) -> Any:
         if name not in modules:

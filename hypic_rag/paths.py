@@ -12,7 +12,7 @@ GONE = (FileNotFoundError, NotADirectoryError)
 
 
 def exists(path: Path) -> bool:
-    """Raises BadInput where that cannot be told."""
+    """Return whether a path exists. Raises BadInput where that cannot be told."""
     try:
         os.stat(path)
     except GONE:
@@ -23,7 +23,7 @@ def exists(path: Path) -> bool:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """With ``~`` put in, without ``..``; links stay. Raises BadInput where there is no home or working folder."""
+    """Put ``~`` in and take ``..`` out; links stay. Raises BadInput where there is no home or working folder."""
     try:
         return Path(os.path.abspath(Path(path).expanduser()))
     except (OSError, RuntimeError) as error:
@@ -31,7 +31,8 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def utf8(path: Path) -> Path:
-    """The path. Raises BadInput where it is not UTF-8: the libraries that read weights could not open them there."""
+    """Return the path. Raises BadInput where it is not UTF-8: the libraries that read
+    weights could not open them there."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -40,7 +41,7 @@ def utf8(path: Path) -> Path:
 
 
 def path_text(path: str | os.PathLike[str]) -> str:
-    """The path as valid Unicode; a name that is not UTF-8 keeps its odd bytes as ``\\xNN``."""
+    """Write the path as valid Unicode; a name that is not UTF-8 keeps its odd bytes as ``\\xNN``."""
     text = os.fspath(path)
     try:
         return os.fsencode(text).decode("utf-8", "backslashreplace")
@@ -49,7 +50,7 @@ def path_text(path: str | os.PathLike[str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Without the number and the path that str(error) of an OSError has."""
+    """Say what an error says without the number and the path that str(error) of an OSError has."""
     return ((isinstance(error, OSError) and error.strerror) or str(error)).rstrip(".")
 
 

@@ -30,7 +30,7 @@ class PlainText:
         self._forbidden = frozenset(self.control_ids.values())
 
     def encode(self, text: str) -> Ids:
-        """What the tokenizer gives, but for control tokens: those are spelled out as other text is.
+        """Tokenize as the tokenizer does, but for control tokens: those are spelled out as other text is.
 
         What is no character (a lone surrogate, from bytes that were not UTF-8) becomes U+FFFD, and so does a character
         that nothing but a control token can write.
@@ -40,8 +40,8 @@ class PlainText:
         return tuple(ids) if self._forbidden.isdisjoint(ids) else tuple(self._spelled(text))
 
     def _called(self, text: str, **options: bool) -> list[int]:
-        """What calling the tokenizer gives, without its detours where there is nothing to pad or to cut: those take
-        0.15 ms a text, ten times the work itself."""
+        """Return what calling the tokenizer gives, without its detours where there is nothing to pad or to cut: those
+        take 0.15 ms a text, ten times the work itself."""
         fast = getattr(self.tokenizer, "backend_tokenizer", None)
         if options or fast is None or fast.truncation or fast.padding or fast.encode_special_tokens:
             found: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"]
@@ -49,7 +49,7 @@ class PlainText:
         return list(fast.encode(text, add_special_tokens=False).ids)
 
     def _spelled(self, text: str) -> list[int]:
-        """By what knows no control tokens; where one comes out all the same, text is cut until it does not."""
+        """Tokenize by what knows no control tokens; where one comes out all the same, text is cut until it does not."""
         encode, unknown = self._without_control
         ids = encode(text)
         if (self._forbidden - {unknown}).isdisjoint(ids):
@@ -74,13 +74,14 @@ class PlainText:
         return lambda text: self._called(text, split_special_tokens=True), self._harmless(self.tokenizer.unk_token_id)
 
     def _harmless(self, unknown: int | None) -> int | None:
-        """Some vocabularies take the end of a text for what is unknown, too."""
+        """Return ``unknown`` unless other control tokens share its id: some vocabularies take the end of a
+        text for what is unknown, too."""
         named = {name: i for name, i in self.control_ids.items() if i == unknown}
         others = {str(token) for kind, token in self.tokenizer.special_tokens_map.items() if kind != "unk_token"}
         return None if others & {*named} else unknown
 
     def _copy(self) -> Tokenizer:
-        """The backend with names for its control tokens that nobody can write; ids are as they were."""
+        """Copy the backend with names for its control tokens that nobody can write; ids are as they were."""
         whole = json.loads(self.tokenizer.backend_tokenizer.to_str())
         whole["truncation"] = whole["padding"] = None
         model = whole["model"]

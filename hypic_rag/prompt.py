@@ -65,17 +65,17 @@ class Prompt:
 
     @classmethod
     def build(cls, leading: Iterable[int], documents: Iterable[Iterable[int]], question: Iterable[int]) -> "Prompt":
-        """``[leading][document ...][question]``; an empty leading segment or document is left out."""
+        """Build ``[leading][document ...][question]``; an empty leading segment or document is left out."""
         parts = [Part("leading", tuple(leading)), *(Part("document", tuple(ids)) for ids in documents)]
         return cls((*(part for part in parts if part.ids), Part("live", tuple(question))))
 
     def extend(self, live: Iterable[int], documents: Iterable[Iterable[int]], question: Iterable[int]) -> "Prompt":
-        """The next turn: ``live`` (the answer and what stands between turns), new documents, the next question."""
+        """Add the next turn: ``live`` (the answer and what stands between turns), new documents, the next question."""
         following = Prompt.build((), documents, question).parts
         return replace(self, parts=(*self.parts, Part("live", tuple(live)), *following))
 
     def with_documents(self, documents: Iterable[Iterable[int]]) -> "Prompt":
-        """These before the last part, behind the documents that are there."""
+        """Put documents before the last part, behind those that are there."""
         parts = [Part("document", tuple(ids)) for ids in documents]
         return replace(self, parts=(*self.parts[:-1], *(part for part in parts if part.ids), self.parts[-1]))
 
@@ -121,8 +121,8 @@ class PromptFormat:
         self.version = f"template:{self._digest()}"
 
     def made(self, version: str) -> bool:
-        """Whether this format's ``version`` is or was that one: it was a digest of what the template writes, of which
-        nothing can be told where that depends on the day."""
+        """Return whether this format's ``version`` is or was that one: it was a digest of what the template writes, of
+        which nothing can be told where that depends on the day."""
         if version == self.version:
             return True
         return version.startswith(FORMER) and (self._template.varies or version == self._former_version)
@@ -135,7 +135,7 @@ class PromptFormat:
         return self.encode(_document(text, title))
 
     def question(self, text: str, system: str | None = None) -> Ids:
-        """What follows the documents, under this system text."""
+        """Tokenize what follows the documents, under this system text."""
         _, after, texts = self._around_documents(self._first_turns(system, _asked(text)))
         return self._fill(after, texts)
 
@@ -156,7 +156,7 @@ class PromptFormat:
         documents: Sequence[Sequence[int]] | Sequence[tuple[str, str]] = (),
         system: str | None = None,
     ) -> Prompt:
-        """``documents`` are token ids made by ``document``, or pairs of title and text."""
+        """Build a prompt; ``documents`` are token ids made by ``document``, or pairs of title and text."""
         segments: list[Any] = [self.document(str(d[1]), d[0]) if d and isinstance(d[0], str) else d for d in documents]
         turns = self._first_turns(system, _asked(question))
         before, after, texts = self._around_documents(turns)
@@ -169,12 +169,12 @@ class PromptFormat:
         question: str,
         documents: Sequence[Sequence[int]] = (),
     ) -> Prompt:
-        """The next turn of a conversation whose last prompt and answer are given."""
+        """Build the next turn of a conversation whose last prompt and answer are given."""
         between, asking, said = self._next(prompt.said, self._user(_asked(question), documents=True))
         return replace(prompt.extend((*answer_ids, *between), documents, asking), said=said)
 
     def chat(self, messages: Sequence[tuple[str, str]]) -> Prompt:
-        """A plain conversation of (role, text), without documents, open for the assistant's turn."""
+        """Build a plain conversation of (role, text), without documents, open for the assistant's turn."""
         if not messages or not any(text.strip() for _, text in messages):
             raise BadInput("the conversation is empty: give at least one message with text")
         turns = [(role, self._template.pieces(text, role in HEEDED)) for role, text in messages]
@@ -190,16 +190,17 @@ class PromptFormat:
         return replace(Prompt.build(leading, (), live), said=_heeded(turns))
 
     def chat_follow_up(self, prompt: Prompt, answer_ids: Sequence[int], text: str) -> Prompt:
-        """The next turn of a plain conversation whose last prompt and answer are given: the user says ``text``."""
+        """Build the next turn of a plain conversation whose last prompt and answer are
+        given: the user says ``text``."""
         between, _, said = self._next(prompt.said, self._user(text, documents=False))
         return replace(prompt.extend(answer_ids, (), between), said=said)
 
     def count(self, text: str) -> int:
-        """Model tokens of a plain text."""
+        """Count the model's tokens of a plain text."""
         return len(self.encode(text))
 
     def encode(self, text: str) -> Ids:
-        """Token ids of plain text; control tokens in it are spelled out, never obeyed.
+        """Tokenize plain text; control tokens in it are spelled out, never obeyed.
 
         What is no character (a lone surrogate, from bytes that were not UTF-8) becomes U+FFFD.
         """
@@ -210,14 +211,14 @@ class PromptFormat:
         return [("system", about), self._user(question, documents=True)]
 
     def _around_documents(self, turns: Sequence[Turn]) -> tuple[str, str, dict[str, str]]:
-        """What is written before and behind the documents of these messages, and the texts in it."""
+        """Return what is written before and behind the documents of these messages, and the texts in it."""
         rendered, texts = self._template.render(turns)
         before, _, after = rendered.partition(DOCUMENTS)
         return before, after, texts
 
     def _next(self, said: tuple[Turn, ...], asking: Turn) -> tuple[Ids, Ids, tuple[Turn, ...]]:
-        """What stands between an answer and the next documents (all that follows it where there are none), and behind
-        them; also what is said then."""
+        """Return what stands between an answer and the next documents (all that follows it where there are none), and
+        behind them; also what is said then."""
         turns = (*(said or BEFORE), ("assistant", ((ANSWER, "ours"),)), asking)
         rendered, texts = self._template.render(turns)
         between, _, after = rendered.rpartition(ANSWER)[2].partition(DOCUMENTS)
@@ -228,7 +229,7 @@ class PromptFormat:
         return "user", (*OPENING, *pieces) if documents else pieces
 
     def _fill(self, rendered: str, texts: dict[str, str]) -> Ids:
-        """Ids of what the template writes, whose control tokens count, with the texts in it, whose do not."""
+        """Tokenize what the template writes, whose control tokens count, with the texts in it, whose do not."""
         ids: list[int] = []
         plain, encode = "", self._encode_again
         for i, piece in enumerate(self._split(rendered)):
@@ -242,7 +243,7 @@ class PromptFormat:
         return (*ids, *encode(plain))
 
     def _digest(self) -> str:
-        """Of all that decides a prompt beside its texts: the same on every day and in every process."""
+        """Hash all that decides a prompt beside its texts: the same on every day and in every process."""
         template, tokens = self._template, self.tokenizer.special_tokens_map
         read = {name: str(token) for name, token in tokens.items() if name in template.variables}
         forms = [_document("TEXT", "TITLE"), _document("TEXT", ""), QUESTION]
@@ -269,7 +270,7 @@ def _asked(question: str) -> str:
 
 
 def _heeded(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """What the next turn has to know of these: nothing where the template sees nothing of their texts."""
+    """Keep what the next turn has to know of these: nothing where the template sees nothing of their texts."""
     if not any(kind == "seen" for _, pieces in turns for _, kind in pieces):
         return ()
     return tuple((role, tuple(("" if kind == "hidden" else text, kind) for text, kind in of)) for role, of in turns)

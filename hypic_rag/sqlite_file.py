@@ -64,7 +64,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view for everything read inside. Inside ``writing`` it is part of that transaction."""
+        """Give one consistent view to everything read inside. Inside ``writing`` it is part of that transaction."""
         with self._lock, self._errors_told():
             if self._is_old():
                 self._reopen()
@@ -75,7 +75,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or none of it."""
+        """Write all that is written inside, or none of it."""
         with self._lock, self._errors_told():
             if self._is_read_only:
                 self._reopen()
@@ -83,13 +83,13 @@ class SqliteFile:
                 yield connection
 
     def compact(self) -> None:
-        """What was deleted leaves the log too, in which the pages before a deletion still stand; not while another
-        process reads."""
+        """Take what was deleted out of the log too, in which the pages before a deletion still stand;
+        not while another process reads."""
         with self._lock, self._errors_told():
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        """In a forked child nothing: the connection is the parent's."""
+        """Close the connection; in a forked child do nothing, since it is the parent's."""
         if not self._lock.is_here:
             return
         with self._lock:
@@ -140,7 +140,7 @@ class SqliteFile:
 
 
 def connect(path: Path, pragmas: Sequence[str] = (), busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """To read and to write; the caller serializes its threads, and begins transactions with ``transaction``.
+    """Connect to read and to write; the caller serializes its threads, and begins transactions with ``transaction``.
 
     The file is made where it is missing. Raises sqlite3.Error.
     """
@@ -148,7 +148,8 @@ def connect(path: Path, pragmas: Sequence[str] = (), busy_seconds: float = BUSY_
 
 
 def connect_read_only(path: Path) -> tuple[sqlite3.Connection, object]:
-    """Of a file that need not, or cannot, be written, and the state that it has to stay in, None for any.
+    """Connect to a file that need not, or cannot, be written, and return the state that
+    it has to stay in, None for any.
 
     Beside a file in WAL mode SQLite must be able to write, or find what another process has written there. Where it
     does neither, the file is opened as one that nobody changes ("immutable"): its log is not read, and what others
@@ -184,7 +185,7 @@ def _prepared(
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
-    """All that is written inside, or none of it. begin: "BEGIN IMMEDIATE", say.
+    """Write all that is written inside, or none of it. begin: "BEGIN IMMEDIATE", say.
 
     The caller keeps other threads from the connection.
     """
@@ -199,7 +200,7 @@ def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
 
 
 def state_of(path: Path) -> object:
-    """Changes with what a file and its logs hold."""
+    """Return what changes with what a file and its logs hold."""
     state: list[tuple[int, ...]] = []
     for suffix in ("", *LOGS):
         try:
@@ -211,7 +212,7 @@ def state_of(path: Path) -> object:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the error can only come from a bad file; a lock, a full disk, a bad path is no damage."""
+    """Return whether the error can only come from a bad file; a lock, a full disk, a bad path is no damage."""
     if isinstance(error, UnicodeDecodeError | DamagedRow):
         return True
     if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -224,7 +225,7 @@ def is_busy(error: Exception | None) -> bool:
 
 
 def what_to_do(path: Path, error: Exception | None = None) -> str:
-    """About an error that is no damage."""
+    """Say what to do about an error that is no damage."""
     folder = path.parent
     if isinstance(error, UnreadLog):
         return f"Use it once where {folder} can be written, or a copy of the folder"
@@ -245,5 +246,5 @@ def _is_full(folder: Path) -> bool:
 
 
 def _code(error: Exception | None) -> int:
-    """Without what SQLite adds to it; 0 of an error that is not SQLite's."""
+    """Return SQLite's code without what it adds to it; 0 of an error that is not SQLite's."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

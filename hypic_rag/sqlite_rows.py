@@ -37,13 +37,13 @@ def blob(value: object) -> bool:
 
 
 def matching(pattern: str) -> Sound:
-    """Texts that match in whole: what becomes a part of a path."""
+    """Accept texts that match in whole: what becomes a part of a path."""
     compiled = re.compile(pattern)
     return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
 
 
 def check_rows(connection: sqlite3.Connection, columns: Columns, made: Made = lambda cursor, row: row) -> None:
-    """No row leaves the connection from here on whose values are not sound; else DamagedRow is raised.
+    """Let no row leave the connection from here on whose values are not sound; else DamagedRow is raised.
 
     SQLite gives back whatever stands in a damaged file: a flipped bit may change even types.
     columns: by their names in the rows, every one that is ever asked for; a question for another is an error of the

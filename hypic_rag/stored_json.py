@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 
 
 def parse(text: object) -> Any:
-    """What it says. Raises ValueError, also where it is no UTF-8, is nested too deeply, or names a field twice."""
+    """Parse a JSON text. Raises ValueError, also where it is no UTF-8, is nested too deeply, or names a field twice."""
     if isinstance(text, bytes | bytearray):
         text = text.decode()  # json would pass half characters
     if not isinstance(text, str):
@@ -23,7 +23,7 @@ def parse(text: object) -> Any:
 
 
 def parse_object(text: object) -> dict[str, Any]:
-    """As ``parse``, where an object is wanted."""
+    """Parse as ``parse`` does, where an object is wanted."""
     found = parse(text)
     if not isinstance(found, dict):
         raise ValueError(f"it is a JSON {type(found).__name__}, not an object")
@@ -31,7 +31,7 @@ def parse_object(text: object) -> dict[str, Any]:
 
 
 def made(kind: type[Made], values: Mapping[str, Any]) -> Made:
-    """A dataclass of these fields, each of its declared type. Raises ValueError."""
+    """Make a dataclass of these fields, each of its declared type. Raises ValueError."""
     names = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(values, Mapping) or values.keys() != names.keys():
         raise ValueError(f"it has not the fields {', '.join(names)}")
@@ -43,7 +43,8 @@ def made(kind: type[Made], values: Mapping[str, Any]) -> Made:
 
 
 def _is_a(value: object, kind: Any) -> bool:
-    """A bool is no number, and a whole number is a float, too. Of a Literal the dataclass itself sees to it."""
+    """Check a value's type: a bool is no number, and a whole number is a float, too. Of a Literal
+    the dataclass itself sees to it."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is UnionType:
         return any(_is_a(value, one) for one in inner)

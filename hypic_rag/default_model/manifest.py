@@ -16,13 +16,13 @@ CHEAP_BYTES = 8 * 2**20  # files up to this size are hashed at every check (abou
 
 
 def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
+    """Hash a file's bytes: sha256, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def text_for(folder: Path, sources: dict[str, str]) -> str:
-    """The manifest of all files now in ``folder``, as JSON. ``sources``: name -> sha256 of an ingredient."""
+    """Write the manifest of all files now in ``folder``, as JSON. ``sources``: name -> sha256 of an ingredient."""
     files = {
         path.name: {"n_bytes": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(folder.iterdir())
@@ -33,7 +33,7 @@ def text_for(folder: Path, sources: dict[str, str]) -> str:
 
 
 def problems(folder: Path, sources: dict[str, str], *, full: bool = False) -> list[str]:
-    """What is wrong with a built folder, one line each; an empty list means it is whole.
+    """List what is wrong with a built folder, one line each; an empty list means it is whole.
 
     Sizes of all files are compared, and the sha256 of the small ones; of every file where ``full``.
     A folder built from other ``sources`` counts as wrong.

@@ -27,7 +27,7 @@ SCALE = ".scale"
 
 
 def base_tensors(gguf_file: Path) -> dict[str, Tensor]:
-    """Embeddings, norms and MLPs of a GGUF file, by checkpoint name.
+    """Read embeddings, norms and MLPs of a GGUF file, by checkpoint name.
 
     Matrices come as bfloat16 (out, in), norms as float32 minus one. Attention tensors are left out, since the
     mixers replace them, and so is a separate head, since it is tied to the embeddings.
@@ -55,7 +55,7 @@ def base_tensors(gguf_file: Path) -> dict[str, Tensor]:
 
 
 def mixer_tensors(mixers_file: Path) -> dict[str, Tensor]:
-    """The mixers of every layer, by checkpoint name: ``weight = int8 * scale`` multiplied out.
+    """Read the mixers of every layer, by checkpoint name: ``weight = int8 * scale`` multiplied out.
 
     Matrices come as bfloat16 (out, in); ``A_log``, ``dt_bias``, ``conv1d`` and norms as float32, as stored.
     Weights that are not int8 are taken as they are.
@@ -82,7 +82,7 @@ def mixer_tensors(mixers_file: Path) -> dict[str, Tensor]:
 
 
 def check_same_layout(mixers_file: Path, wanted_file: Path) -> None:
-    """Raises ModelNotReady unless both mixer files hold weights of the same names and shapes."""
+    """Raise ModelNotReady unless both mixer files hold weights of the same names and shapes."""
     found, wanted = _layout(mixers_file), _layout(wanted_file)
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name):

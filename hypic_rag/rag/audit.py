@@ -85,7 +85,7 @@ class AuditReport:
 
 
 def draw_questions(questions: Sequence[str], n: int, seed: int) -> list[str]:
-    """Up to ``n`` different questions, drawn at random, in the order in which they were asked."""
+    """Draw up to ``n`` different questions at random, in the order in which they were asked."""
     different = list(dict.fromkeys(questions))
     drawn = random.Random(seed).sample(range(len(different)), min(n, len(different)))
     return [different[i] for i in sorted(drawn)]
@@ -146,12 +146,12 @@ def _replay(engine: SegmentEngine, question: str, prompt: Prompt, policy: Policy
 
 
 def _first_logprobs(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
-    """(vocabulary,). The first token's distribution does not depend on the answer that is scored."""
+    """Return (vocabulary,). The first token's distribution does not depend on the answer that is scored."""
     return engine.score(prompt, prompt.token_ids[-1:], policy).first_logprobs
 
 
 def _warm_up(engine: SegmentEngine, policy: Policy) -> None:
-    """The first passes of a process set up torch; neither side should carry that."""
+    """Run the first passes of the process, which set up torch; neither side should carry that."""
     prompt = engine.format.prompt("Ready?")
     for mode in (policy, FULL):
         engine.generate(prompt, Sampling(1), mode)

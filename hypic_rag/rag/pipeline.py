@@ -121,7 +121,7 @@ class RagPipeline:
         self.turns.remember(ready.setting, messages, Turn(ready.prompt, ids, ready.sources))
 
     def _check_lengths(self, asked: RagRequest) -> None:
-        """Before anything is tokenized: of very long texts that takes seconds."""
+        """Check lengths before anything is tokenized: of very long texts that takes seconds."""
         context = self.engine.context_length
         if len(asked.messages) > context:
             raise ContextTooLong(f"{len(asked.messages)} messages do not fit a context of {context} tokens")
@@ -134,7 +134,8 @@ class RagPipeline:
             )
 
     def _chat(self, setting: Setting, asked: RagRequest) -> Turn:
-        """A plain conversation; it goes on from the former turn where the last message alone is new."""
+        """Make the turn of a plain conversation; it goes on from the former turn where
+        the last message alone is new."""
         form, messages = self.engine.format, asked.messages
         before = self.turns.find(setting, messages[:-1]) if messages[-1].role == "user" else None
         if before is not None:
@@ -144,8 +145,8 @@ class RagPipeline:
     def _over_passages(
         self, setting: Setting, asked: RagRequest, retriever: Retriever | None
     ) -> tuple[Turn, int, Turn | None]:
-        """The new question with passages of its own, how many of those had no room, and the turn before it, remembered
-        or built again from its texts."""
+        """Return the new question with passages of its own, how many of those had no room, and the turn before it,
+        remembered or built again from its texts."""
         system, pairs, question = _as_turns(asked.messages)
         n_before = max((i + 1 for i, message in enumerate(asked.messages) if message.role == "assistant"), default=0)
         before = self.turns.find(setting, asked.messages[:n_before]) if n_before else None
@@ -165,7 +166,7 @@ class RagPipeline:
         before: Turn | None,
         question: str,
     ) -> tuple[Turn, int]:
-        """The turn after ``before``, and how many of its passages had no room."""
+        """Return the turn after ``before``, and how many of its passages had no room."""
         engine, form = self.engine, self.engine.format
         room = engine.context_length - asked.kept_for_answer
         asking = form.prompt(question, (), system)
@@ -191,7 +192,7 @@ class RagPipeline:
         return Turn(prompt, (), (*before.sources, *found[: len(found) - n_dropped])), n_dropped
 
     def _document_ids(self, namespace: str, passage: Passage) -> Ids:
-        """Of its segment; those of chunks are kept, as the same ones are found again and again."""
+        """Tokenize a passage's segment; those of chunks are kept, as the same ones are found again and again."""
         title = " ".join(passage.title.split())
         if len(passage.text) > KEPT_LENGTH:
             return self.engine.format.document(passage.text, title)
@@ -208,7 +209,8 @@ def _found(asked: RagRequest, retriever: Retriever | None, question: str, before
 
 
 def _as_turns(messages: Sequence[Message]) -> tuple[str | None, list[tuple[str, str]], str]:
-    """The system text, earlier questions with their answers, and the question. Messages of one side in a row are one.
+    """Split messages into the system text, earlier questions with their answers, and the question.
+    Messages of one side in a row are one.
 
     Raises BadInput where they are not questions and answers in turn, with a question last.
     """

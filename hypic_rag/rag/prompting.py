@@ -23,7 +23,7 @@ def prompt_over(
 
 
 def fit_first_turn(engine: SegmentEngine, whole: Prompt, max_new_tokens: int) -> tuple[Prompt, int]:
-    """As ``prompt_over``, of a prompt with all its documents."""
+    """Fit a prompt with all its documents, as ``prompt_over`` does."""
     room = engine.context_length - max_new_tokens
     prompt, n_dropped = fit_documents(whole, room)
     if prompt.n_tokens > room or (whole.documents and not prompt.documents):

@@ -14,7 +14,7 @@ FILE = "questions.jsonl"
 
 
 def log_question(store_folder: Path, question: str) -> None:
-    """Adds a line. Several processes may; only the user may read the file. Raises BadInput where it cannot."""
+    """Add a line. Several processes may; only the user may read the file. Raises BadInput where it cannot."""
     asked = datetime.now(UTC).isoformat(timespec="seconds")
     line = json.dumps({"question": question, "asked": asked}) + "\n"
     try:
@@ -30,7 +30,7 @@ def log_question(store_folder: Path, question: str) -> None:
 
 
 def questions_to_ask(store_folder: Path, file: Path | None) -> list[str]:
-    """Those of the file, or without one those that were logged. Raises BadInput where there is none."""
+    """Read the questions of the file, or without one those that were logged. Raises BadInput where there is none."""
     if file is not None:
         return read_questions(absolute(file))
     logged = logged_questions(store_folder)
@@ -43,13 +43,14 @@ def questions_to_ask(store_folder: Path, file: Path | None) -> list[str]:
 
 
 def logged_questions(store_folder: Path) -> list[str]:
-    """In their order; none where nothing was logged. Raises BadInput for a file that cannot be read."""
+    """Read the logged questions in their order; none where nothing was logged. Raises BadInput
+    for a file that cannot be read."""
     file = store_folder / FILE
     return read_questions(file) if exists(file) else []
 
 
 def read_questions(file: Path) -> list[str]:
-    """The questions of a file: one a line, or of jsonl (by its name) rows with ``question``.
+    """Read the questions of a file: one a line, or of jsonl (by its name) rows with ``question``.
 
     Raises BadInput for a file that is not there, has no question, or a line that is none.
     """

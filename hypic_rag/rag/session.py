@@ -64,7 +64,8 @@ class Session:
         return not self._messages
 
     def ask(self, question: str) -> Iterator[str]:
-        """Raises BadInput for an empty question; ContextTooLong on a first turn, OutOfContext on others."""
+        """Ask a question and yield the answer as it comes. Raises BadInput for an empty one; ContextTooLong on a
+        first turn, OutOfContext on others."""
         messages = (*self._messages, Message("user", question))
         n_answer = self.sampling.max_new_tokens
         if self._log_to is not None and self.is_new and question.strip():

@@ -77,7 +77,7 @@ class Turns:
             return self._turns.get(key)
 
     def forget(self, namespace: str) -> None:
-        """Of a collection that has lost a document: its text is in no prompt any more."""
+        """Forget the turns of a collection that has lost a document: its text is in no prompt any more."""
         with self._lock:
             for key in [key for key in self._turns if key[0] == namespace]:
                 self._drop(key)

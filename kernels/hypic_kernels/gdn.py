@@ -32,8 +32,8 @@ def prepare(
     heads: int = 4,
     num_warps: int = 4,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Convolve qkv, with SiLU; bring q and k to unit length, scale q by ``k_dim **
-    -0.5``; compute decays and strengths.
+    """Convolve qkv, with SiLU; bring q and k to unit length, scale q by
+    ``k_dim ** -0.5``; compute decays and strengths.
 
     qkv: (N, C), its channels q, k, v, head by head; a, b: (N, Hv); rows of any stride. weight: (C, k), see
     convolution.convolve; bias: (C,). A_log, dt_bias: (Hv,). tails: (n_slots, k - 1, C), read and written as there.

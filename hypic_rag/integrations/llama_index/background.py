@@ -12,7 +12,7 @@ _END = object()
 
 
 async def result_of(work: Callable[[threading.Event], Item]) -> Item:
-    """What ``work`` returns or raises, in a thread of its own.
+    """Run ``work`` in a thread of its own; return or raise what it does.
 
     Where the wait is cancelled, the event is set that ``work`` is given, and nobody waits for it: it should end soon.
     """
@@ -28,7 +28,7 @@ async def result_of(work: Callable[[threading.Event], Item]) -> Item:
 async def in_background(
     items: Generator[Item, None, None], stop: threading.Event | None = None
 ) -> AsyncGenerator[Item, None]:
-    """The same items, made in a thread of their own that is started at the first one.
+    """Yield the same items, made in a thread of their own that is started at the first one.
 
     Closing this generator, or leaving it, sets ``stop``, which may cut short the item that is being made, and closes
     ``items`` after it. An exception that ``items`` raises comes out here.

@@ -138,7 +138,7 @@ class HypicLLM(LLM):
         disk_budget: int | None = None,
         **kwargs: Any,
     ) -> "HypicLLM":
-        """The model that a store names (or ``model``), reading and writing the segments of that store.
+        """Load the model that a store names (or ``model``), reading and writing the segments of that store.
 
         host_memory, disk_budget: bytes, None for no limit. kwargs: as in ``HypicLLM(...)``.
         Raises BadInput where there is no store, StoreMismatch where it was made with another model.
@@ -163,7 +163,7 @@ class HypicLLM(LLM):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> "HypicLLM":
-        """Loads the model anew, with the same settings; kwargs go before them. Raises BadInput where it was given an
+        """Load the model anew, with the same settings; kwargs go before them. Raises BadInput where it was given an
         engine, unless ``engine`` is given here too."""
         fields = {name: value for name, value in data.items() if name not in ("class_name", "made_from", "model")}
         if "engine" not in kwargs:
@@ -183,7 +183,7 @@ class HypicLLM(LLM):
         return _again, (type(self), data, {name: getattr(self, name) for name in sorted(others)})
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "HypicLLM":
-        """Settings of its own, over the same engine."""
+        """Copy the settings, over the same engine."""
         return super().__deepcopy__({**(memo or {}), id(self._engine): self._engine})
 
     @property
@@ -202,7 +202,7 @@ class HypicLLM(LLM):
     def documents_prompt(
         self, question: str, documents: Sequence[tuple[str, str]], system: str | None = None
     ) -> tuple[Prompt, int]:
-        """The prompt of a question over (title, text) documents, and how many were dropped.
+        """Build the prompt of a question over (title, text) documents, and count how many were dropped.
 
         Documents that do not fit the context beside the answer are dropped whole, the last first. Raises
         ContextTooLong where not even the first fits, BadInput for an empty question.
@@ -235,7 +235,7 @@ class HypicLLM(LLM):
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """The prompt becomes one user message, in the model's chat format."""
+        """Answer a prompt, which becomes one user message, in the model's chat format."""
         return self._generate(self._completion_prompt(prompt, formatted), kwargs)
 
     @llm_completion_callback()
@@ -253,7 +253,7 @@ class HypicLLM(LLM):
         return in_background(self._stream(built, kwargs, stop), stop)
 
     def _get_messages(self, prompt: BasePromptTemplate, **prompt_args: Any) -> list[ChatMessage]:
-        """Every way from a prompt template to this model leads through here."""
+        """Warn of retrieved text in a template: every way from a prompt template to this model leads through here."""
         if not self._has_warned and CONTEXT_VARIABLES & {*prompt_args, *prompt.kwargs}:
             self._has_warned = True
             warnings.warn(

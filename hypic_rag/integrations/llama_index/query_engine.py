@@ -39,7 +39,7 @@ class HypicQueryEngine(RetrieverQueryEngine):
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
-        """Over any LlamaIndex index. Its segments are prefilled when first asked for, or by PrefillSegments.
+        """Make one over any LlamaIndex index. Its segments are prefilled when first asked for, or by PrefillSegments.
 
         system: the leading text, in the place of the model's own.
         """
@@ -59,7 +59,7 @@ class HypicQueryEngine(RetrieverQueryEngine):
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
-        """Over the folder that ``hypic-rag ingest`` made. Without ``llm``, the model that the store names.
+        """Make one over the folder that ``hypic-rag ingest`` made. Without ``llm``, the model that the store names.
 
         Make an ``llm`` of your own with ``HypicLLM.for_store(folder, ...)``: one with another cache
         computes every segment anew. Raises BadInput where there is no store, StoreMismatch for another

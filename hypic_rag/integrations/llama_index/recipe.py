@@ -23,7 +23,7 @@ def recipe(model: str, policy: Policy | None, options: dict[str, Any]) -> dict[s
 
 
 def options_of(recipe: dict[str, Any]) -> dict[str, Any]:
-    """What HypicLLM takes to be made so again; opens the cache."""
+    """Return what HypicLLM takes to be made so again; opens the cache."""
     options, policy = dict(recipe), recipe["policy"]
     if policy is not None:
         options["policy"] = Policy(**{**policy, "isolation_prefix": tuple(policy["isolation_prefix"])})
@@ -33,7 +33,7 @@ def options_of(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_cache(cache: SegmentCache) -> dict[str, Any]:
-    """What opens it again; one in memory alone begins empty."""
+    """Return what opens the cache again; one in memory alone begins empty."""
     disk, remote = cache.disk, cache.remote
     return {
         "folder": None if disk is None else str(disk.folder.resolve()),

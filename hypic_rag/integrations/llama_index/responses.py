@@ -18,7 +18,7 @@ from hypic_rag.engine import Generation
 
 
 def report_of(generation: Generation) -> dict[str, Any]:
-    """The report as plain values, fit for JSON."""
+    """Return the report as plain values, fit for JSON."""
     report = generation.report
     return {
         **asdict(report),

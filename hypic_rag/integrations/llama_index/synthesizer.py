@@ -109,7 +109,7 @@ class HypicSynthesizer(BaseSynthesizer):
         return response
 
     def get_response(self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any) -> RESPONSE_TEXT_TYPE:
-        """The answer from texts without titles, each a segment; a string, or a generator where streaming."""
+        """Answer from texts without titles, each a segment; a string, or a generator where streaming."""
         return self._respond(self._answer(query_str, _untitled(text_chunks)), response_kwargs)
 
     async def aget_response(
@@ -121,7 +121,7 @@ class HypicSynthesizer(BaseSynthesizer):
         return {}  # the prompt is the model's own format, not a template
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        """There are none to update."""
+        """Do nothing: there are none to update."""
 
     def _answer(self, query: QueryType, nodes: Sequence[NodeWithScore]) -> "_Answer":
         question = query if isinstance(query, str) else query.query_str

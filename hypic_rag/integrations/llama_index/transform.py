@@ -52,7 +52,7 @@ class PrefillSegments(TransformComponent):
         return nodes
 
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """What was prefilled when this is cancelled stays."""
+        """Prefill the nodes. What was prefilled when this is cancelled stays."""
         await result_of(lambda stop: self._prefill(nodes, stop))
         return nodes
 
