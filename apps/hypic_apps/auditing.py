@@ -48,7 +48,7 @@ def audit_store(
 
 
 def fields(done: Audit, min_agreement: float | None) -> dict[str, Any]:
-    """Everything that the text says. enough: whether answers agree as often as was asked for."""
+    """Return everything that the text says. enough: whether answers agree as often as was asked for."""
     report = done.report
     return {
         "policy": {**asdict(report.policy), "text": policy_text(report.policy), "why": done.why},
@@ -78,7 +78,7 @@ def fields(done: Audit, min_agreement: float | None) -> dict[str, Any]:
 
 
 def text(fields: dict[str, Any]) -> str:
-    """The same for people."""
+    """Write the same for people."""
     policy = fields["policy"]
     lines = [
         f"{policy['text']} ({policy['why']}), {fields['n']} of {fields['n_questions']} questions",

@@ -22,7 +22,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @contextlib.contextmanager
 def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterator[EntryFolder]:
-    """The cache folder of the settings' store, or the server's, which its collections share.
+    """Open the cache folder of the settings' store, or the server's, which its collections share.
 
     Raises BadInput where there is none, StoreDamaged, StoreMismatch.
     """
@@ -43,7 +43,8 @@ def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterato
 
 
 def namespace_of(settings: Settings, of_server: bool, given: str | None) -> str | None:
-    """Whose segments are meant: what was given, else the settings' collection, else (None) all. Raises BadInput."""
+    """Return whose segments are meant: what was given, else the settings' collection,
+    else (None) all. Raises BadInput."""
     if given is not None or of_server or settings.collection is None:
         return given
     from hypic_apps.collections.opening import named
@@ -53,7 +54,7 @@ def namespace_of(settings: Settings, of_server: bool, given: str | None) -> str 
 
 
 def seconds_of(age: str) -> float:
-    """Of ``90m``, ``12h``, ``7d``. Raises BadInput."""
+    """Parse ``90m``, ``12h``, ``7d`` to seconds. Raises BadInput."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", age)
     if match is None:
         raise BadInput(f"{age!r} is not an age. Write it like 90m, 12h, 7d or 4w")
@@ -61,7 +62,7 @@ def seconds_of(age: str) -> float:
 
 
 def named(cache: EntryFolder, digests: Iterable[str]) -> list[EntryInfo]:
-    """The entries whose digests begin so. Raises BadInput where one is none's, or several entries'."""
+    """Find the entries whose digests begin so. Raises BadInput where one is none's, or several entries'."""
     found = []
     for digest in digests:
         if not digest:
@@ -79,7 +80,7 @@ def named(cache: EntryFolder, digests: Iterable[str]) -> list[EntryInfo]:
 
 
 def entry_fields(entry: EntryInfo) -> dict[str, Any]:
-    """Times in seconds since 1970."""
+    """Return an entry's fields, times in seconds since 1970."""
     return {
         **entry.record.fields(),
         "created": entry.created,
@@ -103,14 +104,14 @@ def list_text(entries: Iterable[EntryInfo]) -> str:
 
 
 def ago(then: float) -> str:
-    """``3h ago``."""
+    """Write how long ago it was: ``3h ago``."""
     age = max(0.0, time.time() - then)
     unit = next((name for name in "wdhm" if age >= SECONDS[name]), "s")
     return f"{int(age // SECONDS[unit])}{unit} ago"
 
 
 def stat_fields(cache: EntryFolder, namespace: str | None = None) -> dict[str, Any]:
-    """Of the disk tier, or of a namespace in it; memory tiers are a running process's own (GET /v1/server)."""
+    """Describe the disk tier, or a namespace in it; memory tiers are a running process's own (GET /v1/server)."""
     entries = cache.listed(EntryFilter(namespace=namespace))
     space = shutil.disk_usage(cache.folder)
     return {
@@ -143,7 +144,7 @@ def stat_text(fields: dict[str, Any]) -> str:
 
 
 def repair(cache: EntryFolder, problems: Iterable[Problem]) -> None:
-    """Removes entries whose files are bad, and files of no entry."""
+    """Remove entries whose files are bad, and files of no entry."""
     for problem in problems:
         if problem.digest and problem.reason not in ("orphan", "leftover"):
             cache.discard([problem.digest], Miss("damaged", problem.detail))
@@ -160,7 +161,7 @@ def _sum(entries: Iterable[EntryInfo]) -> dict[str, int]:
 
 
 def _by(entries: list[EntryInfo], field: str) -> dict[str, dict[str, int]]:
-    """The largest first."""
+    """Sum entries by a field of their keys, the largest first."""
     groups: dict[str, list[EntryInfo]] = {}
     for entry in entries:
         groups.setdefault(entry.record.key[field], []).append(entry)

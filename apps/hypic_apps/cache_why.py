@@ -13,14 +13,14 @@ from hypic_rag.config import Settings, format_bytes
 
 
 def is_digest(cache: EntryFolder, what: str) -> bool:
-    """Whether it is the beginning of one: of one that is known, or as long as they are shown."""
+    """Return whether it is the beginning of one: of one that is known, or as long as they are shown."""
     if not re.fullmatch("[0-9a-f]{1,64}", what):
         return False
     return len(what) >= SHORT or bool(cache.listed(EntryFilter(digest=what), 1) or cache.gone(what))
 
 
 def of_digest(cache: EntryFolder, digest: str) -> list[dict[str, Any]]:
-    """Of every entry, here or gone, whose digest begins so; one that says "never_seen" where there is none."""
+    """Explain every entry, here or gone, whose digest begins so; one that says "never_seen" where there is none."""
     found = [_here(cache, entry) for entry in cache.listed(EntryFilter(digest=digest))]
     for gone in cache.gone(digest):
         near = _near(cache, gone.tokens, gone.key, gone.digest)
@@ -31,7 +31,7 @@ def of_digest(cache: EntryFolder, digest: str) -> list[dict[str, Any]]:
 def of_text(
     cache: EntryFolder, settings: Settings, text: str, title: str, namespace: str, chunk_tokens: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Of a text, or of every chunk of a file, asked as the settings ask now. Loads the model.
+    """Explain a text, or every chunk of a file, asked as the settings ask now. Loads the model.
 
     chunk_tokens: at most so many a chunk; None: the default.
     """
@@ -67,7 +67,7 @@ def of_text(
 
 
 def text_of(fields: Mapping[str, Any]) -> str:
-    """For people."""
+    """Write an explanation for people."""
     lines = [f"“{fields['text']}”"] if "text" in fields else []
     name = fields["digest"][:SHORT]
     if fields["state"] == "here":
@@ -106,7 +106,7 @@ def _absent(
 
 
 def _near(cache: EntryFolder, tokens: str, key: Mapping[str, Any], digest: str) -> list[dict[str, Any]]:
-    """Entries of the same tokens under another key, and in which fields: (theirs, what was asked)."""
+    """Find entries of the same tokens under another key, and in which fields: (theirs, what was asked)."""
     if not tokens:  # an older version stored it
         return []
     found = []

@@ -22,7 +22,7 @@ from hypic_rag.retrieval.sample_prompts import sample_prompts
 def calibrate_model(
     settings: Settings, data: Path | None, limit: int, thresholds: Mapping[str, float | None], out: Path | None
 ) -> tuple[Calibration, Path]:
-    """The calibration and the file that has it: the one that puts it in force, or ``out``.
+    """Calibrate a model; return the calibration and the file that has it: the one that puts it in force, or ``out``.
 
     thresholds: fields of Thresholds, None for the default. Nothing that is measured is kept in any store's cache.
     Raises BadInput for data or a file that cannot be used, before anything is measured.
@@ -52,7 +52,7 @@ def calibrate_model(
 
 
 def print_table(found: Calibration) -> None:
-    """To stdout: a row a policy, full recompute first, the chosen one marked. behind: ids of an isolation prefix."""
+    """Print a row a policy, full recompute first, the chosen one marked. behind: ids of an isolation prefix."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("", "seam", "compose", "behind"):
         table.add_column(heading, no_wrap=True)
@@ -65,7 +65,7 @@ def print_table(found: Calibration) -> None:
 
 
 def outcome_text(found: Calibration, file: Path, in_force: bool) -> str:
-    """What was chosen and why, and what it means for answers from now on."""
+    """Say what was chosen and why, and what it means for answers from now on."""
     lines = [f"{policy_text(found.policy)}: {found.reason}."]
     if not in_force:
         return "\n".join([*lines, f"Written to {file}; nothing was put in force."])
@@ -80,7 +80,7 @@ def outcome_text(found: Calibration, file: Path, in_force: bool) -> str:
 
 
 def fields(found: Calibration, file: Path) -> dict[str, Any]:
-    """Everything that the table and the text say."""
+    """Return everything that the table and the text say."""
     return {"file": str(file), **found.fields()}
 
 

@@ -20,7 +20,7 @@ MAX_ANSWER_TOKENS = 48
 
 
 def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
-    """The fields of each answer, as of ``ask --compare``. Says on stderr what is being done."""
+    """Yield the fields of each answer, as of ``ask --compare``. Says on stderr what is being done."""
     settings = replace(settings, store=_store_name(settings))
     with session.open_store(settings, create=True) as (engine, store):
         plan = plan_ingest(store, engine, [DOCUMENTS])
@@ -37,7 +37,7 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def _store_name(settings: Settings) -> str:
-    """One for each model, for a store holds the segments of one."""
+    """Name a store for each model, for a store holds the segments of one."""
     if settings.model == "default":
         return "demo"
     return "demo-" + re.sub(r"[^\w.-]+", "-", str(settings.model)).strip("-")

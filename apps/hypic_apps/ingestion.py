@@ -51,7 +51,7 @@ def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all", ledger: "L
 
 
 def plan_text(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> str:
-    """What is to come, in one line: documents, chunks, bytes, and whether there is room for them."""
+    """Say what is to come, in one line: documents, chunks, bytes, and whether there is room for them."""
     changes = ", ".join(f"{len(plan.of(change))} {change}" for change in ("new", "changed", "unchanged"))
     changes += f", {len(plan.removed)} removed" + (f", {len(plan.held)} held" if plan.held else "")
     documents = f"{len(plan.documents)} documents ({changes}), {plan.n_chunks} chunks"
@@ -74,7 +74,7 @@ def plan_text(plan: IngestPlan, prefill: Literal["all", "none"] = "all") -> str:
 
 
 def report_text(report: IngestReport) -> str:
-    """What was done, in one line."""
+    """Say what was done, in one line."""
     n_same = report.n_unchanged + report.n_metadata
     text = (
         f"{report.n_new} new, {report.n_changed} changed, {n_same} unchanged, {report.n_removed} removed; "
@@ -87,7 +87,7 @@ def report_text(report: IngestReport) -> str:
 
 
 def unread_text(report: IngestReport) -> str:
-    """A line for every file that could not be read, and for the first that were passed over."""
+    """Write a line for every file that could not be read, and for the first that were passed over."""
     lines = [f"could not read {failure}" for failure in report.failures]
     lines += [f"passed over {skipped}" for skipped in report.skipped[:SHOWN_SKIPPED]]
     if len(report.skipped) > SHOWN_SKIPPED:
@@ -96,7 +96,7 @@ def unread_text(report: IngestReport) -> str:
 
 
 def held_text(report: IngestReport) -> str:
-    """How many documents are gone but were not removed, some of them, and how to be rid of them."""
+    """Say how many documents are gone but were not removed, some of them, and how to be rid of them."""
     if not report.held:
         return ""
     shown = ", ".join(report.held[:SHOWN_HELD])
@@ -108,7 +108,7 @@ def held_text(report: IngestReport) -> str:
 
 
 def fields(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
-    """Everything that the texts say."""
+    """Return everything that the texts say."""
     done = dataclasses.asdict(report)
     for name in ("failures", "skipped"):
         done[name] = [{"path": one.path, "line": one.line, "reason": one.reason} for one in getattr(report, name)]

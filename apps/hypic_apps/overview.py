@@ -15,8 +15,8 @@ from hypic_rag.retrieval import Store
 
 
 def fields(settings: Settings) -> dict[str, Any]:
-    """``store`` and ``cache`` are None where nothing was ingested, ``collection`` where a store is asked for. Raises
-    StoreMismatch as ``ask`` would."""
+    """Describe what is there. ``store`` and ``cache`` are None where nothing was ingested, ``collection`` where a store
+    is asked for. Raises StoreMismatch as ``ask`` would."""
     if settings.collection is None and not exists(store_folder(settings.store)):
         with session.open_engine(settings) as engine:
             return {**_about(settings, engine), "collection": None, "store": None, "cache": None}
@@ -36,7 +36,7 @@ def fields(settings: Settings) -> dict[str, Any]:
 
 
 def text(fields: dict[str, Any]) -> str:
-    """The same for people."""
+    """Write the same for people."""
     model, store = fields["model"], fields["store"]
     layers = " + ".join(f"{n} {family}" for family, n in model["families"].items())
     rows = [

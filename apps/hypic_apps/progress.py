@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextlib.contextmanager
 def counting(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """The yielded function takes how many are done, and of how many."""
+    """Show a bar on stderr. The yielded function takes how many are done, and of how many."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)

@@ -8,7 +8,7 @@ from hypic_rag.rag.session import Answer
 
 
 def answer_fields(answer: Answer, full: Generation | None = None) -> dict[str, Any]:
-    """Everything that the text says, and the policy behind it. ``full``: the same prompt recomputed."""
+    """Return everything that the text says, and the policy behind it. ``full``: the same prompt recomputed."""
     report = answer.generation.report if answer.generation else None
     return {
         "question": answer.question,
@@ -32,7 +32,7 @@ def answer_fields(answer: Answer, full: Generation | None = None) -> dict[str, A
 
 
 def sources_text(fields: dict[str, Any]) -> str:
-    """A line a source, with the place its segment came from or why it was not in the cache."""
+    """Write a line a source, with the place its segment came from or why it was not in the cache."""
     lines = []
     for number, source in enumerate(fields["sources"], 1):
         name = "  ".join(filter(None, (source["title"], source["path"]))) or source["doc_id"]
@@ -44,7 +44,7 @@ def sources_text(fields: dict[str, Any]) -> str:
 
 
 def cost_text(fields: dict[str, Any]) -> str:
-    """``TTFT 123 ms (full recompute 1234 ms), 4 of 5 segments from cache, 87 of 912 tokens computed``."""
+    """Write ``TTFT 123 ms (full recompute 1234 ms), 4 of 5 segments from cache, 87 of 912 tokens computed``."""
     full = "" if fields["full_ttft_ms"] is None else f" (full recompute {fields['full_ttft_ms']:.0f} ms)"
     return (
         f"TTFT {fields['ttft_ms']:.0f} ms{full}, "
@@ -54,7 +54,7 @@ def cost_text(fields: dict[str, Any]) -> str:
 
 
 def answer_text(fields: dict[str, Any], with_answer: bool = True) -> str:
-    """The answer, its sources and its cost, as ``ask`` and ``demo`` print them."""
+    """Write the answer, its sources and its cost, as ``ask`` and ``demo`` print them."""
     parts = [fields["answer"]] if with_answer else []
     if fields["full_answer"] is not None:
         parts.append(f"In full: {fields['full_answer']}")
@@ -85,6 +85,6 @@ def _sources(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _path(one: Passage) -> Any:
-    """Of what was uploaded, whose path is its id, the name that it came with."""
+    """Return a passage's path; of what was uploaded, whose path is its id, the name that it came with."""
     path, file_id = one.metadata.get("path"), one.metadata.get("file_id")
     return one.metadata.get("filename") if path is not None and path == file_id else path

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr: stdout has answers only."""
+    """Print progress to stderr: stdout has answers only."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -31,7 +31,7 @@ def say(text: str) -> None:
 def open_engine(
     settings: Settings, segments: Path | None = None, policy: "Policy | None" = None
 ) -> Iterator["SegmentEngine"]:
-    """The engine, its segments cached in this folder, or in memory only. Without ``policy``, the one in force."""
+    """Open the engine, its segments cached in this folder, or in memory only. Without ``policy``, the one in force."""
     import transformers
 
     from hypic_rag import default_model
@@ -59,7 +59,7 @@ def open_engine(
 
 
 def in_force(settings: Settings, engine: "SegmentEngine") -> "ActivePolicy":
-    """The policy for the engine's model: what the settings give, else its calibration, else the default."""
+    """Return the policy for the engine's model: what the settings give, else its calibration, else the default."""
     from hypic_rag.engine.calibration import policy_in_force
 
     return policy_in_force(
@@ -69,7 +69,7 @@ def in_force(settings: Settings, engine: "SegmentEngine") -> "ActivePolicy":
 
 @contextlib.contextmanager
 def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["SegmentEngine", "Store"]]:
-    """The engine and the store, fitting each other. Without ``create``, raises BadInput for a missing one."""
+    """Open the engine and the store, fitting each other. Without ``create``, raises BadInput for a missing one."""
     folder = store_folder(settings.store)
     if not create and not exists(folder):
         named = "" if settings.store == Settings.store else f" --store {settings.store}"
@@ -89,7 +89,8 @@ def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["Segm
 
 @contextlib.contextmanager
 def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", "Retriever"]]:
-    """What questions are answered from: the settings' collection, or their store. Raises BadInput for a missing one."""
+    """Open what questions are answered from: the settings' collection, or their store.
+    Raises BadInput for a missing one."""
     if settings.collection is None:
         with open_store(settings) as (engine, store):
             from hypic_rag.rag import StoreSearch
@@ -124,7 +125,7 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
 
 @contextlib.contextmanager
 def open_ingest(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", "Ledger | None"]]:
-    """Where documents are put, made where it is missing: the settings' collection with the ledger of its files, or
+    """Open where documents are put, made where it is missing: the settings' collection with the ledger of its files, or
     their store without one. Raises BadInput where a server uses the collection."""
     if settings.collection is None:
         with open_store(settings, create=True) as (engine, store):
@@ -136,8 +137,8 @@ def open_ingest(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
 
 @contextlib.contextmanager
 def open_adoption(settings: Settings) -> Iterator[tuple["Store", "DiskTier", "SegmentEngine", "Store", "Ledger"]]:
-    """The settings' store and its segments, to be read, and their collection as ``open_ingest`` gives it, made as that
-    store is. Raises BadInput for a missing store, StoreMismatch for one of another model."""
+    """Open the settings' store and its segments, to be read, and their collection as ``open_ingest`` gives it, made as
+    that store is. Raises BadInput for a missing store, StoreMismatch for one of another model."""
     folder = store_folder(settings.store)
     if not exists(folder):
         raise BadInput(f"there is no store in {folder}: ls {folder.parent} shows which there are")
@@ -183,7 +184,7 @@ def _open_to_write(
 
 @contextlib.contextmanager
 def open_conversation(settings: Settings) -> Iterator["Session"]:
-    """A conversation with the collection or the store."""
+    """Open a conversation with the collection or the store."""
     with open_search(settings) as (engine, store, search):
         from hypic_rag.engine import Sampling
         from hypic_rag.rag import Session
@@ -194,7 +195,8 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
 
 
 def is_there(settings: Settings) -> bool:
-    """Whether the settings' collection or store is there. Raises BadInput where it cannot be told, or be named so."""
+    """Return whether the settings' collection or store is there. Raises BadInput where it
+    cannot be told, or be named so."""
     if settings.collection is None:
         return exists(store_folder(settings.store))
 
@@ -204,7 +206,7 @@ def is_there(settings: Settings) -> bool:
 
 
 def documents_folder(settings: Settings) -> Path:
-    """Where the settings' collection or store lies; need not exist, if it is a store's. Raises BadInput."""
+    """Return where the settings' collection or store lies; need not exist, if it is a store's. Raises BadInput."""
     if settings.collection is None:
         return store_folder(settings.store)
 

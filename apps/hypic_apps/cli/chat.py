@@ -40,7 +40,7 @@ def run(settings: Settings) -> None:
 
 
 def _next_line() -> str | None:
-    """The next line that is not empty; None at the end. The sign to type is shown to people only."""
+    """Return the next line that is not empty; None at the end. The sign to type is shown to people only."""
     while True:
         if sys.stdin.isatty():
             print("\n> ", end="", file=sys.stderr, flush=True)

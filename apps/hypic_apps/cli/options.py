@@ -66,7 +66,7 @@ Json = Annotated[bool, Option("--json", help="Print JSON instead of text, with t
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command these options; it receives them, read and checked, as its first argument ``settings``.
+    """Give a command these options; it receives them, read and checked, as its first argument ``settings``.
 
     A wrong value is bad usage (exit code 2).
     """

@@ -69,7 +69,8 @@ class CollectionDatabase(SqliteFile):
     """Rows answer to their columns' names."""
 
     def __init__(self, path: Path):
-        """Made where it is missing. Raises NoRoom where it cannot be written, StoreDamaged where it cannot be read."""
+        """Open the database, made where it is missing. Raises NoRoom where it cannot be written,
+        StoreDamaged where it cannot be read."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         super().__init__(
             path,
@@ -83,7 +84,7 @@ class CollectionDatabase(SqliteFile):
 
 
 def _complete(db: sqlite3.Connection) -> None:
-    """All tables are made at once: where one is missing it was lost, and with it what it held."""
+    """Make all tables at once: where one is missing it was lost, and with it what it held."""
     names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     if db.execute("PRAGMA user_version").fetchone()[0]:
         if missing := NAMES - names:
@@ -107,7 +108,7 @@ def _told(path: Path, error: Exception) -> Exception:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """One by one, since ``executescript`` would commit first."""
+    """Yield statements one by one, since ``executescript`` would commit first."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"

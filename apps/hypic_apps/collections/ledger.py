@@ -105,7 +105,7 @@ class Ledger:
             database.compact()
 
     def _files(self, plan: IngestPlan, rows: dict[str, tuple[str, str | None]]) -> dict[str, _File]:
-        """Of all documents that were read, by their ids."""
+        """Describe the files of all documents that were read, by their ids."""
         documents: dict[str, list[PlannedDocument]] = {}
         last: dict[str, int] = {}
         for n, planned in enumerate(plan.documents):
@@ -121,7 +121,7 @@ class Ledger:
         return files
 
     def _going(self, plan: IngestPlan) -> set[str]:
-        """Files that will have no document left."""
+        """Find the files that will have no document left."""
         removed = {one.doc_id for one in plan.removed}
         staying = {_file_of(one) for one in self._store.documents() if one.doc_id not in removed}
         return set(map(_file_of, plan.removed)) - staying
@@ -146,7 +146,7 @@ def _file_of(document: StoredDocument) -> str:
 
 
 def _error(plan: IngestPlan, path: str) -> str | None:
-    """What of a file could not be read, though other lines of it could."""
+    """Say what of a file could not be read, though other lines of it could."""
     failures = [one for one in plan.failures if one.path == path]
     if not failures:
         return None

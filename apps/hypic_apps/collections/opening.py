@@ -37,12 +37,12 @@ class Collection:
 
 
 def server_folder() -> Path:
-    """Where the server keeps everything."""
+    """Return where the server keeps everything."""
     return home() / "server"
 
 
 def is_there(settings: Settings) -> bool:
-    """Whether there is the collection. Raises BadInput for a name that cannot be one."""
+    """Return whether there is the collection. Raises BadInput for a name that cannot be one."""
     name, tenant, server = *_names(settings), server_folder()
     if not exists(server / FILE):
         return False
@@ -52,7 +52,7 @@ def is_there(settings: Settings) -> bool:
 
 @contextlib.contextmanager
 def named(settings: Settings) -> Iterator[Collection]:
-    """The collection, to be read, also beside a running server. Raises BadInput where there is none."""
+    """Open the collection to be read, also beside a running server. Raises BadInput where there is none."""
     name, tenant, server = *_names(settings), server_folder()
     if not exists(server / FILE):
         raise _absent(name, tenant, [])
@@ -68,7 +68,7 @@ def named(settings: Settings) -> Iterator[Collection]:
 
 @contextlib.contextmanager
 def claimed_to_write(settings: Settings) -> Iterator[Callable[[], Collection]]:
-    """The server's folder, for this process alone; what is given looks the collection up, and makes it where it is
+    """Claim the server's folder for this process alone; what is given looks the collection up, and makes it where it is
     missing. Raises BadInput where a server or another ingestion is at work."""
     name, tenant, server = *_names(settings), server_folder()
     private_folder(server)
@@ -85,7 +85,7 @@ def claimed_to_write(settings: Settings) -> Iterator[Callable[[], Collection]]:
 
 
 def listed(settings: Settings) -> list[dict[str, Any]]:
-    """The collections of the settings' tenant, by their names. Raises BadInput."""
+    """List the collections of the settings' tenant, by their names. Raises BadInput."""
     tenant, server = _tenant(settings), server_folder()
     if not exists(server / FILE):
         return []

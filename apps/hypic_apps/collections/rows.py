@@ -20,12 +20,12 @@ NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
 
 
 def folder_of(server: Path, tenant_id: str, collection_id: str) -> Path:
-    """Where a collection's store lies."""
+    """Return where a collection's store lies."""
     return server / "collections" / tenant_id / collection_id
 
 
 def bad_name(name: str) -> str:
-    """What is wrong with a collection's name, or ""."""
+    """Say what is wrong with a collection's name, or ""."""
     if NAME.fullmatch(name):
         return ""
     return f"{name[:80]!r} is no name for a collection: use up to 64 letters, digits, dots, _ and -"
@@ -68,15 +68,15 @@ def sums(db: sqlite3.Connection, collection_id: str) -> dict[str, int]:
 
 
 def note_making(db: sqlite3.Connection, namespace: str, file_id: str, digests: Sequence[str]) -> None:
-    """Before segments are made for a file: should it be deleted halfway, they go with it."""
+    """Note segments before they are made for a file: should it be deleted halfway, they go with it."""
     db.executemany("INSERT OR IGNORE INTO making VALUES (?, ?)", [(file_id, digest) for digest in digests])
     leaving = [(namespace, digest) for digest in digests]
     db.executemany("DELETE FROM leaving WHERE namespace = ? AND digest = ?", leaving)
 
 
 def remove_file(database: CollectionDatabase, store: Store, engine: SegmentEngine, file_id: str) -> None:
-    """A file's documents leave the store, with their vectors and segments, whole or partly there. Raises NoRoom, and
-    what the store raises; it may be done again."""
+    """Remove a file's documents from the store, with their vectors and segments, whole or partly there. Raises NoRoom,
+    and what the store raises; it may be done again."""
     for document in store.documents():
         if document.metadata.get("file_id") == file_id:
             store.remove_document(document.doc_id)
@@ -93,8 +93,8 @@ def remove_file(database: CollectionDatabase, store: Store, engine: SegmentEngin
 
 
 def check_known(database: CollectionDatabase, server: Path) -> None:
-    """Raises StoreDamaged where there are collections and the database knows none: it is another one, and what it
-    does not know must not be deleted for that."""
+    """Raise StoreDamaged where there are collections and the database knows none: it is another one, and what it does
+    not know must not be deleted for that."""
     with database.reading() as db:
         n_known = db.execute("SELECT count(*) FROM collections").fetchone()[0]
     if not n_known and (lost := list((server / "collections").glob(f"*/*/{STORE}"))):

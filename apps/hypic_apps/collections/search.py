@@ -28,7 +28,8 @@ class CollectionSearch:
         return found
 
     def forget_deleted(self, engine: SegmentEngine) -> None:
-        """A server may have deleted meanwhile what was found, and this process made its segments again: they go."""
+        """Forget the segments of what was found and a server has deleted meanwhile: this
+        process may have made them again."""
         here = {passage.id for passage in self._searchable(list(self._found))}
         lost = [passage for passage in self._found if passage.id not in here]
         if lost:

@@ -24,7 +24,7 @@ from hypic_apps.server.routes import (
 
 
 def create_app(made: Service) -> FastAPI:
-    """The service's engine loop runs while the application does."""
+    """Make the application; the service's engine loop runs while it does."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

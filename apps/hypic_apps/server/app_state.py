@@ -53,7 +53,7 @@ class Service:
 
 
 async def service(request: Request) -> Service:
-    """A route's dependency; asynchronous, as others are run in a thread."""
+    """Return the service: a route's dependency; asynchronous, as others are run in a thread."""
     found: Service = request.app.state.service
     return found
 

@@ -36,12 +36,12 @@ class ApiError(Exception):
 
 
 def _in_utf8(text: str) -> str:
-    """Half a character (JSON can hold one) as its escape: an answer cannot."""
+    """Write half a character (JSON can hold one) as its escape: an answer cannot hold it."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class ErrorBody(BaseModel):
-    """Of an error. code: a word for programs."""
+    """An error. code: a word for programs."""
 
     message: str
     type: str
@@ -90,7 +90,7 @@ class NoRoom(ApiError, HypicError):
 
 
 def api_error(error: Exception) -> ApiError:
-    """What a client is told of any error; of one that is the server's own, nothing but that."""
+    """Turn any error into what a client is told of it; of one that is the server's own, nothing but that."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextTooLong):
@@ -104,13 +104,13 @@ def api_error(error: Exception) -> ApiError:
 
 
 def response(error: ApiError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The error as an answer, with these headers beside its own."""
+    """Make an answer of the error, with these headers beside its own."""
     own = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return JSONResponse(error.body(), error.status, {**own, **(headers or {})})
 
 
 def install(app: FastAPI) -> None:
-    """Every error of a route comes out in this form."""
+    """Let every error of a route come out in this form."""
 
     async def known(request: Request, error: Exception) -> JSONResponse:
         return response(api_error(error))

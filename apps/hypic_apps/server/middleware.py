@@ -14,7 +14,7 @@ from hypic_apps.server.request_limits import BodyLimit, OneByOne, SameSite, Secu
 
 
 def middleware(service: Service) -> list[Middleware]:
-    """The outermost first."""
+    """List the middleware, the outermost first."""
     settings, keys = service.settings, service.keys
     cors = Middleware(
         CORSMiddleware,

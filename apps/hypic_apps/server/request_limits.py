@@ -155,7 +155,7 @@ class SameSite:
 
 
 def is_local_name(host: str) -> bool:
-    """Of a Host header: an address, a name without dots, or one under localhost; none of them can be a page's own."""
+    """Return whether a Host header cannot be a page's own: an address, a name without dots, or one under localhost."""
     name = re.sub(r":\d*$", "", host).strip("[]").lower()
     try:
         ipaddress.ip_address(name)

@@ -21,7 +21,8 @@ SWITCH_SECONDS = 0.0001  # after which a thread that computes in Python lets the
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Bound, not yet listening: an address that cannot be had is told before the model is loaded. Raises BadInput."""
+    """Bind a socket that does not yet listen: an address that cannot be had is told before the
+    model is loaded. Raises BadInput."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)
@@ -37,8 +38,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def serve(service: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Blocks. SIGTERM and SIGINT refuse new requests, let those under way finish within the grace time, and return; a
-    second SIGINT does not wait."""
+    """Serve until told to stop. SIGTERM and SIGINT refuse new requests, let those under way finish within the grace
+    time, and return; a second SIGINT does not wait."""
     grace = service.settings.grace_seconds
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
@@ -67,7 +68,7 @@ class _Server(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Requests are ended by the loop, each with an answer that says so, not by cutting their connections."""
+        """Let the loop end requests, each with an answer that says so, instead of cutting their connections."""
         loop, grace = self._service.loop, self._service.settings.grace_seconds
         log.info("stopping: requests under way have %g s; another Ctrl-C does not wait for them", grace)
         draining = asyncio.create_task(asyncio.to_thread(loop.close, grace))

@@ -7,7 +7,7 @@ from hypic_rag.errors import BadInput
 
 
 def check_exposure(settings: Settings, has_keys: bool) -> None:
-    """Raises BadInput where anybody on the network, or any web page, could ask a server without keys."""
+    """Raise BadInput where anybody on the network, or any web page, could ask a server without keys."""
     if has_keys and not settings.no_keys:
         return
     if not settings.no_keys and not is_loopback(settings.host):

@@ -45,7 +45,7 @@ class Keys:
         self._file: CollectionDatabase | None = None
 
     def add(self, tenant: str | None, label: str = "") -> tuple[Key, str]:
-        """A new key and its secret, which is told this once. Without a tenant it is an operator's.
+        """Make a new key and its secret, which is told this once. Without a tenant it is an operator's.
 
         Raises BadInput for a tenant's name that cannot be one.
         """
@@ -64,14 +64,14 @@ class Keys:
         return key, secret
 
     def all(self) -> list[Key]:
-        """The oldest first, revoked ones too."""
+        """List the keys, the oldest first, revoked ones too."""
         if not self.exist:
             return []
         with self._database().reading() as db:
             return [Key(*row) for row in db.execute(f"SELECT {COLUMNS} FROM keys ORDER BY created, id")]
 
     def revoke(self, key_id: str) -> Key:
-        """From the next request on the key is refused. Raises BadInput where there is none with this id."""
+        """Revoke a key: from the next request on it is refused. Raises BadInput where there is none with this id."""
         if not self.exist:
             raise BadInput("there are no keys: hypic-rag keys add makes one")
         with self._database().writing() as db:
@@ -82,7 +82,7 @@ class Keys:
         return Key(*row)
 
     def find(self, secret: str) -> Key | None:
-        """The key in force with this secret."""
+        """Find the key in force with this secret."""
         with self._database().reading() as db:
             query = f"SELECT {COLUMNS} FROM keys WHERE hash = ? AND revoked IS NULL"
             row = db.execute(query, (_hash(secret),)).fetchone()
@@ -104,7 +104,7 @@ class Keys:
             self._file = None
 
     def _database(self) -> CollectionDatabase:
-        """Raises NoRoom, StoreDamaged."""
+        """Open the database once. Raises NoRoom, StoreDamaged."""
         with self._lock:
             if self._file is None:
                 try:

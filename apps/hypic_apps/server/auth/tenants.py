@@ -24,7 +24,7 @@ class Tenant:
     id: str
 
     def namespace(self, collection: str | None = None) -> str:
-        """Of its segments: those of a collection, or of documents that came with a request."""
+        """Return the namespace of its segments: those of a collection, or of documents that came with a request."""
         return f"{self.id}/{collection or ''}"
 
 
@@ -33,7 +33,7 @@ LOCAL = Tenant("local")
 
 
 async def tenant(request: Request) -> Tenant:
-    """A route's dependency."""
+    """Return the request's tenant: a route's dependency."""
     found: Tenant = request.state.tenant
     return found
 
@@ -42,7 +42,7 @@ Asking = Annotated[Tenant, Depends(tenant)]
 
 
 def tenant_of(namespace: str) -> str:
-    """The id in what ``Tenant.namespace`` returned."""
+    """Return the id in what ``Tenant.namespace`` returned."""
     return namespace.partition("/")[0]
 
 
@@ -85,7 +85,7 @@ class Authentication:
         await self.app(scope, receive, send)
 
     def _whose(self, path: str, headers: Headers) -> Tenant | None:
-        """None where a path is nobody's. Raises NoKey, WrongKey."""
+        """Return whose request it is; None where a path is nobody's. Raises NoKey, WrongKey."""
         if path in OPEN or path.startswith(STATIC) or (path == METRICS and self.metrics_open):
             return None
         if self.no_keys or not self.keys.exist:

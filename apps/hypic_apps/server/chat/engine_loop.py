@@ -139,8 +139,8 @@ class EngineLoop:
         return len(self._running)
 
     def serves(self, namespace: str, arrived_before: float) -> bool:
-        """Whether a request of this namespace that came before then (time.monotonic) waits or is under way; one that is
-        still being prepared may be of any."""
+        """Return whether a request of this namespace that came before then (time.monotonic) waits or is under way; one
+        that is still being prepared may be of any."""
         with self._changed:
             jobs = [*self._waiting, *self._running.copy().values()]
             if any(watch.arrived < arrived_before for watch in self._places):
@@ -165,7 +165,7 @@ class EngineLoop:
 
     @contextlib.contextmanager
     def place(self, namespace: str, arrived: float | None = None) -> Iterator[RequestTimer]:
-        """Keeps a place for a request while its prompt is made: one that would find none is refused before that work.
+        """Keep a place for a request while its prompt is made: one that would find none is refused before that work.
 
         arrived: of time.monotonic; None: now. Inside, give what this gives to ``stream``; an error there is how the
         request ended. Raises Busy, ShuttingDown, EngineStopped.
@@ -187,7 +187,7 @@ class EngineLoop:
                 self._places.remove(watch)
 
     def check_room(self, namespace: str) -> None:
-        """Raises what ``place`` would now, counted alike; keeps none."""
+        """Raise what ``place`` would now, counted alike; keeps none."""
         with self._changed:
             refusal = self._refusal(len(self._places))
         if refusal is not None:
@@ -205,8 +205,8 @@ class EngineLoop:
         watch: RequestTimer | None = None,
         listener: asyncio.AbstractEventLoop | None = None,
     ) -> Stream:
-        """Queues the request at once. watch: of ``place``; None: it arrives now. listener: where the stream will be
-        read; None: here.
+        """Queue the request at once. watch: of ``place``; None: it arrives now. listener: where the
+        stream will be read; None: here.
 
         max_seconds: from its arrival. Raises Busy, ShuttingDown, EngineStopped.
         """
@@ -239,7 +239,8 @@ class EngineLoop:
         return None
 
     def abandon(self, job: QueuedRequest) -> None:
-        """Nobody waits for it any more: it leaves the queue now, or the engine before its next step."""
+        """Give up a request for which nobody waits any more: it leaves the queue now, or
+        the engine before its next step."""
         with self._changed:
             job.abandoned = True
             if job in self._waiting:
@@ -283,7 +284,7 @@ class EngineLoop:
                     self._end(number, None)
 
     def _wait_for_work(self) -> bool:
-        """False once closed with nothing under way, or told to stop."""
+        """Wait for work; False once closed with nothing under way, or told to stop."""
         with self._changed:
             while not self._waiting and not self._running and not self._closing:
                 self._changed.wait()

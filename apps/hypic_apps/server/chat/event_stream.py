@@ -50,7 +50,8 @@ def _event(content: dict[str, Any]) -> str:
 
 
 async def finished(request: Request, answer: StreamedAnswer) -> str:
-    """The whole text. Raises ClientGone as soon as the client has left, and what ``StreamedAnswer.texts`` does."""
+    """Return the whole text. Raises ClientGone as soon as the client has left, and what
+    ``StreamedAnswer.texts`` does."""
 
     async def collect() -> str:
         return "".join([text async for text in answer.texts()])

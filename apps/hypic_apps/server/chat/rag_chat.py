@@ -43,7 +43,7 @@ class StreamedAnswer:
     _generation: Generation | None = field(default=None, init=False)
 
     async def texts(self) -> AsyncIterator[str]:
-        """Raises what Stream does."""
+        """Yield the answer's texts as they come. Raises what Stream does."""
         async for event in self.stream:
             if event.generation:
                 self._generation, self.total_ms = event.generation, self.stream.total_ms
@@ -62,7 +62,7 @@ class StreamedAnswer:
 
 
 async def begin(service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], Ready]) -> StreamedAnswer:
-    """Makes the prompt in a thread, which queues it too: on its way back here it would wait once more for its turn.
+    """Make the prompt in a thread, which queues it too: on its way back here it would wait once more for its turn.
 
     arrived: of time.monotonic. Raises what ``make`` and ``EngineLoop.stream`` do, and TooSlow.
     """

@@ -10,7 +10,7 @@ from hypic_rag.rag import Ready
 
 
 def usage(answer: StreamedAnswer) -> dict[str, Any]:
-    """OpenAI's counts. Cached is what was not computed for this prompt."""
+    """Count tokens as OpenAI does. Cached is what was not computed for this prompt."""
     generation = answer.generation
     n_prompt, n_answer = generation.report.prompt_tokens, len(generation.token_ids)
     return {
@@ -26,7 +26,7 @@ def about(answer: StreamedAnswer) -> dict[str, Any]:
 
 
 def documents(ready: Ready, uses: tuple[SegmentUse, ...] | None = None) -> list[dict[str, Any]]:
-    """Those of the prompt, in its order. Without ``uses``, before it is run, nothing of tiers."""
+    """Describe the documents of the prompt, in its order. Without ``uses``, before it is run, nothing of tiers."""
     made = [
         {
             "index": i,
@@ -46,8 +46,9 @@ def documents(ready: Ready, uses: tuple[SegmentUse, ...] | None = None) -> list[
 
 
 def hypic(answer: StreamedAnswer) -> dict[str, Any]:
-    """ttft and decode are the engine's own. queue runs from the request's arrival to its admission to the engine, and
-    so has the search for documents and the making of the prompt in it; total runs from its arrival, too."""
+    """Describe how the answer was made, times in ms. ttft and decode are the engine's own. queue runs from the
+    request's arrival to its admission to the engine, and so has the search for documents and the making of the prompt
+    in it; total runs from its arrival, too."""
     report, stream = answer.generation.report, answer.stream
     return {
         "mode": report.policy.mode,
@@ -71,7 +72,8 @@ def hypic(answer: StreamedAnswer) -> dict[str, Any]:
 
 
 def _segments(parts: tuple[Part, ...], report: Report) -> list[dict[str, Any]]:
-    """In the prompt's order, every token once. Live text that an earlier turn ran is of the tier ``conversation``."""
+    """List the segments in the prompt's order, every token once. Live text that an earlier turn ran
+    is of the tier ``conversation``."""
     made: list[dict[str, Any]] = []
     at = n_documents = 0
     for part in parts:

@@ -15,7 +15,7 @@ class PreparationPool:
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
 
     async def run(self, make: Callable[[], Made], drop: Callable[[Made], None]) -> Made:
-        """What ``make`` returns or raises; where it is cancelled before a thread is free, it is not begun, and where
+        """Return or raise what ``make`` does; where it is cancelled before a thread is free, it is not begun, and where
         that is too late ``drop`` gets what was made."""
         context = contextvars.copy_context()  # the log's lines are of this request
         made = self._threads.submit(context.run, make)
@@ -26,5 +26,5 @@ class PreparationPool:
             raise
 
     def close(self) -> None:
-        """Does not wait for what has begun."""
+        """Close, without waiting for what has begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -59,7 +59,7 @@ class CollectionRetriever:
     namespace: str
 
     def retrieve(self, question: str, top_k: int) -> list[Passage]:
-        """The nearest chunks, the nearest first; blocks. Raises BadInput for an empty question, ApiError."""
+        """Return the nearest chunks, the nearest first; blocks. Raises BadInput for an empty question, ApiError."""
         return self.collections.retrieve(self, question, top_k)
 
 
@@ -97,7 +97,7 @@ class Collections:
         self.removal.check()
 
     def start(self) -> None:
-        """Finishes what a server that ended had begun. Raises BadInput where another server is at work here."""
+        """Finish what a server that ended had begun. Raises BadInput where another server is at work here."""
         self.uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = claimed(self._folder, "serve")
         if removed := self._engine.cache.gc():  # of a server that was killed while it wrote
@@ -143,8 +143,8 @@ class Collections:
         return _collection(row, files, self._n_bytes().get(tenant.namespace(row["id"]), 0))
 
     def delete(self, tenant: Tenant, name: str) -> str:
-        """Returns its id. From here on it is gone for its tenant, whatever happens; a server that is killed meanwhile
-        removes the rest when it starts again."""
+        """Delete a collection and return its id. From here on it is gone for its tenant, whatever happens; a server
+        that is killed meanwhile removes the rest when it starts again."""
         with self._database.writing() as db:
             row = _found(db, tenant, name)
             db.execute("UPDATE collections SET deleting = 1 WHERE id = ?", (row["id"],))
@@ -152,7 +152,7 @@ class Collections:
         return str(row["id"])
 
     def retriever(self, tenant: Tenant, name: str) -> CollectionRetriever:
-        """Raises NotFound."""
+        """Make a collection's retriever. Raises NotFound."""
         with self._database.reading() as db:
             found = str(_found(db, tenant, name)["id"])
         return CollectionRetriever(self, found, self._folder_of(tenant.id, found), tenant.namespace(found))
@@ -173,12 +173,12 @@ class Collections:
     # files
 
     def check(self, tenant: Tenant, name: str) -> None:
-        """Raises NotFound."""
+        """Raise NotFound where there is no such collection."""
         with self._database.reading() as db:
             _found(db, tenant, name)
 
     def add(self, tenant: Tenant, name: str, uploads: Sequence[Upload]) -> list[dict[str, Any]]:
-        """Files that lie in ``uploads`` are the collection's from here on, or are removed."""
+        """Take files in that lie in ``uploads``: they are the collection's from here on, or are removed."""
         try:
             with self._database.writing() as db:
                 collection = _found(db, tenant, name)
@@ -204,7 +204,7 @@ class Collections:
             return self._file(_found_file(db, tenant, name, file_id))
 
     def delete_file(self, tenant: Tenant, name: str, file_id: str) -> None:
-        """As ``delete``."""
+        """Delete a file, as ``delete`` does a collection."""
         with self._database.reading() as db:
             row = _found_file(db, tenant, name, file_id)
         folder = self._folder_of(tenant.id, row["collection_id"])
@@ -218,7 +218,7 @@ class Collections:
 
     @contextlib.contextmanager
     def _store(self, folder: Path) -> Iterator[Store]:
-        """Of a collection that has one already."""
+        """Open the store of a collection that has one already."""
         try:
             with self._stores.use(folder) as store:
                 yield store

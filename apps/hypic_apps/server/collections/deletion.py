@@ -52,7 +52,7 @@ class Removal:
         self._sweeper = threading.Thread(target=self._sweep_always, name="sweep", daemon=True)
 
     def start(self) -> None:
-        """Sweeps now and then, until ``close``."""
+        """Sweep now and then, until ``close``."""
         self._sweeper.start()
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Removal:
             self._sweeper.join()
 
     def of_file(self, tenant: Tenant, collection_id: str, file_id: str) -> None:
-        """Of a file that is marked. May be done again."""
+        """Remove a file that is marked. May be done again."""
         self._jobs.stop(file_id)
         folder = self._folder_of(tenant.id, collection_id)
         engine = self._engine.within(tenant.namespace(collection_id))
@@ -75,7 +75,7 @@ class Removal:
             self._forgotten(engine.namespace)
 
     def of_collection(self, tenant: Tenant, collection_id: str) -> None:
-        """Of a collection that is marked. May be done again."""
+        """Remove a collection that is marked. May be done again."""
         with self._database.reading() as db:
             query = "SELECT id FROM files WHERE collection_id = ?"
             files = [row["id"] for row in db.execute(query, (collection_id,))]
@@ -108,7 +108,7 @@ class Removal:
             path.unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """What a server that ended had not yet removed; before there are requests."""
+        """Remove what a server that ended had not yet removed; before there are requests."""
         self.sweep(everything=True)
         self.again()
         with self._database.reading() as db:
@@ -123,11 +123,11 @@ class Removal:
                 log.warning("%s is a collection that server.sqlite does not know: was a copy put in its place?", folder)
 
     def check(self) -> None:
-        """Raises StoreDamaged where the database is not that of the folder's collections."""
+        """Raise StoreDamaged where the database is not that of the folder's collections."""
         check_known(self._database, self._folder)
 
     def again(self) -> None:
-        """Collections and files whose removal has begun; what cannot be removed now is tried again later."""
+        """Remove collections and files whose removal has begun; what cannot be removed now is tried again later."""
         with self._database.reading() as db:
             collections = db.execute("SELECT id, tenant FROM collections WHERE deleting").fetchall()
             files = db.execute(
@@ -140,14 +140,14 @@ class Removal:
             self._try(partial(self.of_file, Tenant(row["tenant"]), row["collection_id"], row["id"]))
 
     def _try(self, remove: Callable[[], None]) -> None:
-        """What one of them meets does not keep the others."""
+        """Try to remove one; what it meets does not keep the others."""
         try:
             remove()
         except (ApiError, HypicError, OSError, sqlite3.Error) as error:
             log.warning("what was deleted is not all removed yet: %s", error)
 
     def sweep(self, everything: bool = False) -> None:
-        """Discards once more what requests that were under way may have made again, once they have ended."""
+        """Discard once more what requests that were under way may have made again, once they have ended."""
         with self._database.reading() as db:
             rows = db.execute("SELECT namespace, digest FROM leaving").fetchall()
         for namespace in {row["namespace"] for row in rows}:

@@ -34,8 +34,8 @@ class StorePool:
 
     @contextlib.contextmanager
     def use(self, folder: Path, create: bool = False) -> Iterator[Store]:
-        """The store in ``folder``. Raises BadInput where there is none and none is to be made, StoreMismatch where it
-        was made with another model or embedder, StoreDamaged."""
+        """Open the store in ``folder``, or share it where it is open. Raises BadInput where there is none and none is
+        to be made, StoreMismatch where it was made with another model or embedder, StoreDamaged."""
         with self._changed:
             found = self._open.setdefault(folder, _Open())
             found.n_users += 1
@@ -52,7 +52,7 @@ class StorePool:
                 self._changed.notify_all()
 
     def drop(self, folder: Path) -> None:
-        """Closed as soon as nobody uses it; waits for that. The caller sees to it that nobody comes anew."""
+        """Close a store as soon as nobody uses it; waits for that. The caller sees to it that nobody comes anew."""
         with self._changed:
             self._changed.wait_for(lambda: folder not in self._open or not self._open[folder].n_users)
             found = self._open.pop(folder, None)
@@ -67,7 +67,7 @@ class StorePool:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Raises BadInput where that cannot be told."""
+        """Return whether there is a store. Raises BadInput where that cannot be told."""
         return exists(folder / FILE)
 
     def _opened(self, folder: Path, create: bool) -> Store:

@@ -48,7 +48,7 @@ class Stopped(Exception):
 
 
 def parse(file: Path, out: Path, limits: ParseLimits, stopped: threading.Event) -> str | None:
-    """Reads ``file`` into ``out``; what of it could not be read, or None. Raises NotRead, Stopped, OSError."""
+    """Read ``file`` into ``out``; return what of it could not be read, or None. Raises NotRead, Stopped, OSError."""
     command = [sys.executable, "-P", "-m", "hypic_apps.server.ingestion.parse_sandbox", str(file), str(out)]
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
     process = subprocess.Popen(
@@ -86,7 +86,7 @@ def parse(file: Path, out: Path, limits: ParseLimits, stopped: threading.Event) 
 
 
 def documents(out: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Title, text and metadata of what ``parse`` wrote."""
+    """Yield title, text and metadata of what ``parse`` wrote."""
     with out.open(encoding="ascii") as lines:
         for line in lines:
             row = json.loads(line)
@@ -121,7 +121,7 @@ def _confine(limits: ParseLimits) -> None:
 
 
 def _read(file: Path, out: Path, limits: ParseLimits) -> str:
-    """What could not be read, or "". Raises NotRead where nothing could."""
+    """Read ``file`` into ``out``; return what could not be read, or "". Raises NotRead where nothing could."""
     n_documents = n_characters = 0
     failures: list[ReadFailure] = []
     n_failures = 0
@@ -151,7 +151,7 @@ def _read(file: Path, out: Path, limits: ParseLimits) -> str:
 
 
 def _row(document: SourceDocument) -> dict[str, Any]:
-    """A title that only repeats the file's name here is none."""
+    """Make a row of a document; a title that only repeats the file's name here is none."""
     metadata = {key: value for key, value in document.metadata.items() if key != "path"}
     title = "" if document.title == Path(document.metadata["path"]).stem else document.title
     return {"title": title, "text": document.text, "metadata": metadata}

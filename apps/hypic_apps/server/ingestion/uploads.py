@@ -40,7 +40,7 @@ class Upload:
 
 
 async def receive(body: AsyncIterator[bytes], content_type: str, folder: Path, max_bytes: int) -> list[Upload]:
-    """Every part ``file`` of a body, stored in ``folder`` and synced: all of them, or none.
+    """Store every part ``file`` of a body in ``folder``, synced: all of them, or none.
 
     Raises ApiError: 400 for a body that is no multipart form, 413 for a file larger than ``max_bytes``, 415 for a kind
     that is not read; NoRoom.
@@ -60,12 +60,12 @@ async def receive(body: AsyncIterator[bytes], content_type: str, folder: Path, m
 
 
 def label(filename: str) -> str:
-    """What is shown of a name that a client sent: its last part, without control and direction characters."""
+    """Return what is shown of a name that a client sent: its last part, without control and direction characters."""
     return shown_name(re.split(r"[/\\]", filename)[-1])
 
 
 def shown_name(name: str) -> str:
-    """What is shown of a file's name, in which a backslash may stand."""
+    """Return what is shown of a file's name, in which a backslash may stand."""
     shown = "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c)[0] != "C").strip()
     stem, dot, suffix = shown.rpartition(".")
     if dot and len(suffix) < 10:
@@ -74,7 +74,8 @@ def shown_name(name: str) -> str:
 
 
 async def _drain(body: AsyncIterator[bytes], most: int) -> None:
-    """A client that sends before it reads would see a broken connection instead of the answer."""
+    """Read on, at most ``most`` bytes: a client that sends before it reads would see a
+    broken connection, not the answer."""
     with contextlib.suppress(Exception):
         async for chunk in body:
             most -= len(chunk)
@@ -132,7 +133,7 @@ class _Receiver:
         return self.uploads
 
     def undo(self) -> None:
-        """Also while a thread is still taking a chunk, where the request was cancelled."""
+        """Remove what was received, also while a thread is still taking a chunk, where the request was cancelled."""
         with self._lock:
             self._undone = True
             if self._file is not None:

@@ -65,7 +65,7 @@ class IngestTurns:
 
     @contextlib.contextmanager
     def turn(self, stopped: threading.Event) -> Iterator[None]:
-        """Raises Stopped, also while it waits."""
+        """Wait for a turn and hold it inside. Raises Stopped, also while it waits."""
         with self._lock:
             if self._is_busy():  # then for the whole pause: the next request comes as soon as the last has ended
                 stopped.wait(max(0.0, self._ended + PATIENCE * self._seconds - time.monotonic()))
@@ -105,14 +105,14 @@ class Jobs:
         self._threads = [threading.Thread(target=self._work, name=f"ingest-{i}", daemon=True) for i in range(WORKERS)]
 
     def start(self) -> None:
-        """What a server that ended had begun is begun again."""
+        """Begin again what a server that ended had begun, and start the threads."""
         with self._database.writing() as db:
             db.execute("UPDATE files SET status = 'queued' WHERE status IN ('parsing', 'prefilling')")
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Files under way are taken up again by the next server. Blocks for a bite."""
+        """Stop; files under way are taken up again by the next server. Blocks for a bite."""
         with self._changed:
             self._closing = True
             for job in self._running.values():
@@ -123,12 +123,12 @@ class Jobs:
                 thread.join()
 
     def notice(self) -> None:
-        """There are new files."""
+        """Wake the threads: there are new files."""
         with self._changed:
             self._changed.notify_all()
 
     def stop(self, file_id: str) -> None:
-        """Ends the work on a file that is marked as deleted, and waits until it has ended."""
+        """End the work on a file that is marked as deleted, and wait until it has ended."""
         with self._changed:
             if job := self._running.get(file_id):
                 job.stopped.set()
@@ -136,12 +136,12 @@ class Jobs:
             self._unrecorded.pop(file_id, None)
 
     def changes(self, file_id: str) -> dict[str, Any]:
-        """What of a file's row is newer than its row."""
+        """Return what of a file's row is newer than its row."""
         job = self._running.get(file_id) or self._unrecorded.get(file_id)
         return dict(job.changes) if job else {}
 
     def upload(self, file_id: str) -> Path | None:
-        """Where its bytes lie, as long as it is not ready."""
+        """Return where its bytes lie, as long as it is not ready."""
         found = [path for path in self._uploads.glob(f"{file_id}.*") if path.suffix != PARSED]
         return found[0] if found else None
 
@@ -166,7 +166,7 @@ class Jobs:
                     self._changed.notify_all()
 
     def _next(self) -> IngestJob | None:
-        """None once the server closes."""
+        """Return the next job; None once the server closes."""
         with self._changed:
             while not self._closing:
                 try:
@@ -246,14 +246,14 @@ class Jobs:
         job.changes |= {"tokens_done": progress.n_tokens, "n_prefilled": done}
 
     def _take_back(self, job: IngestJob) -> None:
-        """A file is in the collection whole, or not at all."""
+        """Take a file back out: it is in the collection whole, or not at all."""
         folder = self._folder_of(job.tenant.id, job.collection_id)
         if StorePool.exists(folder):
             with contextlib.suppress(HypicError, ApiError), self._stores.use(folder) as store:
                 remove_file(self._database, store, self._engine.within(job.namespace), job.id)
 
     def _record(self, job: IngestJob, **changes: object) -> None:
-        """In the row, unless the file is being deleted. Raises NoRoom."""
+        """Record changes in the row, unless the file is being deleted. Raises NoRoom."""
         job.changes |= changes
         names = ", ".join(f"{name} = ?" for name in changes)
         with self._database.writing() as db:
@@ -261,7 +261,7 @@ class Jobs:
             db.execute(statement, [*changes.values(), job.id])
 
     def _finish(self, job: IngestJob, **changes: object) -> None:
-        """Its bytes have served; not before that is recorded."""
+        """Record the end, then remove the bytes: they have served, but not before that is recorded."""
         clear_away(self._uploads / f"{job.id}{PARSED}")
         counts = {name: job.changes[name] for name in COUNTS if name in job.changes}
         with self._database.writing() as db:
@@ -284,7 +284,7 @@ class Jobs:
 
 
 def parts(text: str) -> Iterator[str]:
-    """A text in pieces of at most PART_CHARACTERS, cut where it pauses."""
+    """Cut a text in pieces of at most PART_CHARACTERS, where it pauses."""
     at = 0
     while at < len(text):
         end = at + PART_CHARACTERS

@@ -42,13 +42,13 @@ CountRequest = Callable[[str, str, int], None]
 
 
 def line() -> dict[str, object]:
-    """What will be logged of the request under way, to be added to; outside of one, a dict that nobody reads."""
+    """Return what will be logged of the request under way, to be added to; outside of one, a dict that nobody reads."""
     found = _line.get()
     return {} if found is None else found
 
 
 def set_up(form: str, level: str) -> None:
-    """All logging of this process goes to stderr, as "text" or as "json". level: of ours; of others, warnings."""
+    """Send all logging of this process to stderr, as "text" or as "json". level: of ours; of others, warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.root.handlers[:] = [handler]
@@ -113,7 +113,7 @@ class Logged:
 
 
 async def arrival(request: Request) -> float:
-    """When it came, of time.monotonic: a route's dependency."""
+    """Return when it came, of time.monotonic: a route's dependency."""
     found: float = request.state.arrived
     return found
 
@@ -150,8 +150,8 @@ class TextFormatter(logging.Formatter):
 
 
 def safe_traceback(error: BaseException) -> list[str]:
-    """Kind of an error, its message only where that cannot quote anybody, and the calls that led there, with those of
-    what caused it."""
+    """List the kind of an error, its message only where that cannot quote anybody, and the calls that led
+    there, with those of what caused it."""
     told: list[str] = []
     one: BaseException | None = error
     seen: set[int] = set()

@@ -45,17 +45,17 @@ class Metrics:
         self._http.labels(method, route, status).inc()
 
     def uploaded(self, n_bytes: int) -> None:
-        """A file has come in."""
+        """Count a file that has come in."""
         self._uploads.inc()
         self._upload_bytes.inc(n_bytes)
 
     def prefilled(self, n_tokens: int, n_segments: int) -> None:
-        """For a file, once it is whole."""
+        """Count what was prefilled for a file, once it is whole."""
         self._ingested_tokens.inc(n_tokens)
         self._ingested_segments.inc(n_segments)
 
     def ingested(self, outcome: str) -> None:
-        """A file's ingestion has ended: "ready", "failed" or "cancelled"."""
+        """Count a file whose ingestion has ended: "ready", "failed" or "cancelled"."""
         self._files.labels(outcome).inc()
 
 

@@ -20,7 +20,7 @@ WHOLE = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 15, 20, 30, 45, 60, 120
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """How a request ended that ended with this error."""
+    """Say how a request ended that ended with this error."""
     if isinstance(error, asyncio.CancelledError):
         return "cancelled"
     if isinstance(error, (Busy, ShuttingDown)):
@@ -99,8 +99,8 @@ class RequestMetrics:
 
 
 class RequestTimer:
-    """Of one request. The loop calls ``admitted``, then ``token`` for each, and in any case ``ended``, before it tells
-    the client: then the line in the log has the tokens. What follows the first ``ended`` changes nothing.
+    """The times of one request. The loop calls ``admitted``, then ``token`` for each, and in any case ``ended``, before
+    it tells the client: then the line in the log has the tokens. What follows the first ``ended`` changes nothing.
 
     arrived: of time.monotonic.
     """

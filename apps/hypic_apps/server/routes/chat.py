@@ -35,7 +35,7 @@ async def chat(
     who: Asking,
     arrived: Arrived,
 ) -> Response:
-    """An answer to the last message; over documents, where some are given or a collection is named."""
+    """Answer the last message; over documents, where some are given or a collection is named."""
     check_model(found, body.model)
     passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
     asked = Asked(
@@ -81,14 +81,15 @@ async def _chunks(
 
 
 def policy_of(body: Fields, policy: Policy) -> Policy:
-    """The server's, with what the request gives. Raises BadInput."""
+    """Return the server's policy, with what the request gives. Raises BadInput."""
     given = {"mode": body.mode, "seam_tokens": body.seam_tokens, "compose": body.compose}
     given = {name: value for name, value in given.items() if value is not None}
     return replace(policy, **given) if given else policy  # type: ignore[arg-type]
 
 
 def sampling_of(body: Fields, settings: Settings) -> Sampling:
-    """The server's, with what the request gives; ``max_new_tokens`` is decided by the prompt. Raises BadInput."""
+    """Return the server's sampling, with what the request gives; ``max_new_tokens`` is decided
+    by the prompt. Raises BadInput."""
     return Sampling(
         settings.max_new_tokens,
         settings.temperature if body.temperature is None else body.temperature,

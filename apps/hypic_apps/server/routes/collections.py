@@ -35,7 +35,7 @@ def one(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
 
 @router.delete("/{name}", responses=ok(Deleted))
 def delete(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
-    """Its files, texts, vectors and segments are gone when this answers."""
+    """Delete a collection: its files, texts, vectors and segments are gone when this answers."""
     return {"id": serving.collections.delete(asking, name), "object": "collection", "deleted": True}
 
 

@@ -33,7 +33,7 @@ async def complete(
     who: Asking,
     arrived: Arrived,
 ) -> Response:
-    """What follows the prompt: no chat format, no documents, all of it live."""
+    """Write what follows the prompt: no chat format, no documents, all of it live."""
     check_model(found, body.model)
     answer = await rag_chat.begin(found, who, arrived, partial(_prepare, found, who, body))
     head = {

@@ -39,7 +39,8 @@ async def embeddings(body: EmbeddingRequest, request: Request, found: Serving) -
 
 
 def _json(head: dict[str, Any], vectors: Sequence[Vectors], encoding: str) -> str:
-    """Vector by vector: the encoder keeps the interpreter to itself, and for a million numbers that is seconds."""
+    """Write vector by vector: the encoder keeps the interpreter to itself, and for a
+    million numbers that is seconds."""
     data = ",".join(
         json.dumps({"object": "embedding", "index": i, "embedding": _encoded(vector, encoding)})
         for i, vector in enumerate(vectors)

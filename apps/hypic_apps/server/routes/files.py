@@ -22,7 +22,7 @@ BODY = {"schema": {"type": "object", "properties": {"file": PARTS}, "required": 
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": BODY}}},
 )
 async def send(name: str, request: Request, serving: Serving, asking: Asking) -> dict[str, Any]:
-    """What was answered is on the disk: it will be ingested, also if the server is killed now."""
+    """Store files. What was answered is on the disk: it will be ingested, also if the server is killed now."""
     collections = serving.collections
     await run_in_threadpool(collections.check, asking, name)
     content_type = request.headers.get("content-type", "")
@@ -42,6 +42,6 @@ def one(name: str, file_id: str, serving: Serving, asking: Asking) -> dict[str, 
 
 @router.delete("/{file_id}", responses=ok(Deleted))
 def delete(name: str, file_id: str, serving: Serving, asking: Asking) -> dict[str, Any]:
-    """Its texts, vectors and segments are gone when this answers."""
+    """Delete a file: its texts, vectors and segments are gone when this answers."""
     serving.collections.delete_file(asking, name, file_id)
     return {"id": file_id, "object": "file", "deleted": True}

@@ -32,7 +32,8 @@ class JsonRoute(APIRoute):
 
 
 class AnswerRoute(JsonRoute):
-    """Of a request to the engine: refused before its body is read where it would find no place in the queue."""
+    """The route of a request to the engine: refused before its body is read where it
+    would find no place in the queue."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -53,8 +54,8 @@ class _Request(Request):
 
 
 def _loads(content: bytes) -> Any:
-    """``json.loads`` keeps the interpreter to itself until it ends. Of a million lists, most of that time would go to
-    the search for garbage among them."""
+    """Parse JSON, one body at a time: ``json.loads`` keeps the interpreter to itself until it ends. Of a million lists,
+    most of that time would go to the search for garbage among them."""
     with _one_at_a_time:
         gc.disable()
         try:

@@ -10,6 +10,6 @@ router = APIRouter()
 
 @router.get("/metrics")
 def metrics(request: Request, found: Serving) -> Response:
-    """In a thread: counting what is on the disk may take a moment."""
+    """Write the metrics, in a thread: counting what is on the disk may take a moment."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(found.metrics.registry), media_type=content_type)

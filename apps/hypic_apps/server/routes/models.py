@@ -23,12 +23,12 @@ async def model(name: str, found: Serving) -> dict[str, Any]:
 
 
 def check_model(found: Service, name: str | None) -> None:
-    """Raises ApiError, 404, for a name that is not served; without one it is the model that is."""
+    """Raise ApiError, 404, for a name that is not served; without one it is the model that is."""
     check_name(name, (found.engine.model_name, found.settings.model))
 
 
 def check_name(name: str | None, served: tuple[str, ...]) -> None:
-    """The first of ``served`` is the one to tell of."""
+    """Raise ApiError, 404, for a name that is not ``served``, of which the first is the one to tell of."""
     if name is not None and name not in served:
         also = " (or 'default')" if "default" in served else ""
         raise ApiError(404, f"there is no model {name[:100]!r} here, only {served[0]!r}{also}", code="model_not_found",

@@ -40,7 +40,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """By file name; read once."""
+    """Read the page's files by name, once."""
     found = {}
     for file in (resources.files("hypic_apps.server") / "page").iterdir():
         suffix = "." + file.name.rpartition(".")[2]

@@ -44,7 +44,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def _joined(content: object) -> object:
-    """A message's text: a string, or the texts of its parts, a line each."""
+    """Join a message's text: a string, or the texts of its parts, a line each."""
     if not isinstance(content, list):
         return content
     texts = []
@@ -147,7 +147,7 @@ class ChatRequest(RequestBody):
 
 
 class CompletionRequest(RequestBody):
-    """Of a text to go on from; what asks over documents is the chat's."""
+    """A text to go on from; what asks over documents is the chat's."""
 
     prompt: str | Annotated[list[int], FAST] | Annotated[list[str], FAST, Field(min_length=1, max_length=1)]
 
@@ -171,7 +171,7 @@ class EmbeddingRequest(BaseModel):
 
 
 def refuse_unsupported(given: object) -> None:
-    """Raises ApiError for a field that this server would have to pass over though it changes the answer."""
+    """Raise ApiError for a field that this server would have to pass over though it changes the answer."""
     for name, neutral in NEUTRAL.items():
         if isinstance(given, dict) and given.get(name) not in neutral:
             known = f", or give {neutral[-1]!r}" if len(neutral) > 1 else ""
@@ -180,7 +180,7 @@ def refuse_unsupported(given: object) -> None:
 
 
 def refuse_elsewhere(given: object, fields: Iterable[str]) -> None:
-    """Raises ApiError for what asks over documents, where that is none of these fields."""
+    """Raise ApiError for what asks over documents, where that is none of these fields."""
     for name in OVER_DOCUMENTS.difference(fields):
         if isinstance(given, dict) and given.get(name) is not None:
             text = f"{name} is for /v1/chat/completions: ask there, or leave it out"
@@ -188,7 +188,7 @@ def refuse_elsewhere(given: object, fields: Iterable[str]) -> None:
 
 
 def refuse_misspelt(given: object, fields: Iterable[str]) -> None:
-    """Raises ApiError for a field that nobody knows and that is much like one of these."""
+    """Raise ApiError for a field that nobody knows and that is much like one of these."""
     known = [*fields, *NEUTRAL]
     unknown = (name for name in given if name not in known) if isinstance(given, dict) else iter(())
     for name in islice(unknown, MOST_UNKNOWN):

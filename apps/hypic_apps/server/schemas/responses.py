@@ -218,5 +218,5 @@ class Deleted(BaseModel):
 
 
 def ok(model: Any, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """A route's ``responses``."""
+    """Make a route's ``responses``."""
     return {status: {"model": model}}
