@@ -41,7 +41,8 @@ def split_document(
     max_tokens: int = DEFAULT_CHUNK_TOKENS,
     overlap_tokens: int = 0,
 ) -> list[Chunk]:
-    """Chunks whose rendered segment (title, text and what the format puts around) has at most ``max_tokens``.
+    """Split a text into chunks whose rendered segment (title, text and what the format puts
+    around) has at most ``max_tokens``.
 
     Sentences are kept whole where they fit. A title that takes more than a quarter of a chunk is shortened.
     A text of blanks has no chunks. Raises BadInput for sizes that cannot work.
@@ -65,7 +66,7 @@ def split_document(
 
 
 def check_sizes(max_tokens: int, overlap_tokens: int, context_length: int | None = None) -> None:
-    """Raises BadInput where no chunk could be made, or where one would fill the model's context alone."""
+    """Raise BadInput where no chunk could be made, or where one would fill the model's context alone."""
     if context_length is not None and max_tokens > context_length // 2:
         raise BadInput(
             f"chunks of {max_tokens} tokens leave too little of the model's context of {context_length} for a question "
@@ -80,13 +81,13 @@ def check_sizes(max_tokens: int, overlap_tokens: int, context_length: int | None
 
 
 def _counter(format: SegmentFormat) -> Callable[[str], range]:
-    """The splitter takes the length of what its tokenizer returns, nothing else."""
+    """Make what the splitter takes for a tokenizer: it takes the length of what that returns, nothing else."""
     return lambda text: range(format.count(text))
 
 
 def _sentences(text: str, format: SegmentFormat, max_tokens: int) -> list[str]:
-    """Sentences; one that is longer than a chunk (a table, base64, a text without stops) is cut after a
-    blank.
+    """Split into sentences; one that is longer than a chunk (a table, base64, a text
+    without stops) is cut after a blank.
 
     The splitter would cut it into words or characters and add up the tokens of each alone: slow, and too
     many.
@@ -103,7 +104,7 @@ def _sentences(text: str, format: SegmentFormat, max_tokens: int) -> list[str]:
 
 
 def _fitting(text: str, count: Callable[[str], int], max_tokens: int) -> Iterator[str]:
-    """The text in parts of at most ``max_tokens``, nearly filled; cut after a blank where one is near."""
+    """Yield the text in parts of at most ``max_tokens``, nearly filled; cut after a blank where one is near."""
     size = 4 * max_tokens  # characters looked at, so that a long text is not measured again for every part
     while text:
         cut = min(size, len(text))

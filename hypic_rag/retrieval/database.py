@@ -18,7 +18,7 @@ class StoreDatabase(SqliteFile):
     """What SQLite says of a file that it cannot read comes out as StoreDamaged, of a place as BadInput."""
 
     def __init__(self, folder: Path, store_id: str):
-        """Opens and checks the database of the store with this id."""
+        """Open and check the database of the store with this id."""
         self.is_sealed = False
         """Whether rows have seals: see rows.py."""
 
@@ -36,7 +36,7 @@ class StoreDatabase(SqliteFile):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """As SqliteFile's; other processes will see that something has changed."""
+        """Write as SqliteFile does; other processes will see that something has changed."""
         with super().writing() as connection:
             yield connection
             connection.execute("UPDATE info SET value = value + 1 WHERE name = 'generation'")

@@ -73,7 +73,7 @@ class Embedder:
         return int(probe.shape[1])
 
     def embed(self, texts: Sequence[str], on_progress: Callable[[int, int], None] | None = None) -> Vectors:
-        """One vector a text: (n, dimension) float32, each of length 1, so that products are cosines.
+        """Embed texts, one vector each: (n, dimension) float32, each of length 1, so that products are cosines.
 
         A text longer than the model reads at once is cut into windows, and the mean of their vectors stands
         for it: otherwise the end of a long chunk could never be found. ``on_progress(done, total)`` counts
@@ -83,11 +83,11 @@ class Embedder:
             return self._embed(texts, on_progress)
 
     def embed_query(self, text: str) -> Vectors:
-        """(dimension,) float32 of length 1."""
+        """Embed a question: (dimension,) float32 of length 1."""
         return np.asarray(self.embed([text])[0], np.float32)
 
     def n_tokens(self, texts: Sequence[str]) -> int:
-        """Of the embedder's own tokenizer, without the marks that it puts around a text."""
+        """Count tokens by the embedder's own tokenizer, without the marks that it puts around a text."""
         with self._lock:
             ids = self._model.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         return sum(map(len, ids))
@@ -146,7 +146,7 @@ class Embedder:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Those that decide a vector, in order. Raises BadInput where a part of the folder cannot be looked at."""
+    """List the files that decide a vector, in order. Raises BadInput where a part of the folder cannot be looked at."""
 
     def refuse(error: OSError) -> None:
         raise BadInput(f"the embedder's folder {folder} cannot be read: {reason(error)}. {REMEDY}") from error

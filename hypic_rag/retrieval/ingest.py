@@ -70,7 +70,7 @@ def run_ingest(
     on_progress: Callable[[IngestProgress], None] | None = None,
     pace: Throttle | None = None,
 ) -> IngestReport:
-    """Carries out a plan, document by document, and returns what was done.
+    """Carry out a plan, document by document, and return what was done.
 
     prefill "none" only indexes: segments are then computed when they are first asked for. pace: for a run beside
     which others use the engine and the embedder; what its turn raises ends the run, and the store stays whole.
@@ -110,7 +110,7 @@ def run_ingest(
 
 
 def _batches(documents: Sequence[PlannedDocument], max_tokens: int) -> Iterator[list[PlannedDocument]]:
-    """Some documents at a time: what is embedded and prefilled together, to be lost at most when killed."""
+    """Yield some documents at a time: what is embedded and prefilled together, to be lost at most when killed."""
     batch: list[PlannedDocument] = []
     n_tokens = n_chunks = 0
     for planned in documents:
@@ -143,9 +143,7 @@ class _Run:
             self.n_documents_removed += 1
 
     def take(self, batch: Sequence[PlannedDocument], prefill: bool) -> None:
-        """Vectors and segments of some documents first; then each is swapped in, in a transaction of its
-        own.
-        """
+        """Make vectors and segments of some documents first; then swap each in, in a transaction of its own."""
         vectors = self._vectors([pair for planned in batch for pair in planned.new_chunks])
         if prefill:
             self.packed.run([segment for planned in batch for segment in planned.cold])
@@ -158,7 +156,7 @@ class _Run:
             self._report()
 
     def discard_gone(self, except_for: Container[Pair] = ()) -> None:
-        """Segments that no chunk needs any more leave the cache."""
+        """Discard from the cache the segments that no chunk needs any more."""
         engine, gone = self.plan.engine, [pair for pair in self.store.gone() if pair not in except_for]
         if gone:
             stored = filter(None, (stored_segment(engine, title, text) for title, text in gone))

@@ -33,13 +33,14 @@ class Manifest:
     chunk_overlap: int
 
     def write(self, folder: Path) -> None:
-        """Atomic: a reader sees no file or the whole one."""
+        """Write the file atomically: a reader sees none or the whole one."""
         with replacing(folder / FILE) as file:
             file.write(json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """None where there is no file. Raises StoreDamaged, StoreMismatch (written by another version), BadInput."""
+        """Read the file; None where there is none. Raises StoreDamaged, StoreMismatch (written
+        by another version), BadInput."""
         try:
             values = parse_object((folder / FILE).read_bytes())
             if values.pop("format") != FORMAT:
@@ -64,7 +65,7 @@ class Manifest:
         )
 
     def check_model(self, name: str, fingerprint: str, format: "PromptFormat", folder: Path) -> None:
-        """Raises StoreMismatch unless the store was made with exactly this model and prompt format."""
+        """Raise StoreMismatch unless the store was made with exactly this model and prompt format."""
         if fingerprint != self.model_fingerprint:
             raise StoreMismatch(
                 f"store {folder} was made with model {self.model} (fingerprint "
@@ -80,7 +81,7 @@ class Manifest:
             )
 
     def check_embedder(self, name: str, fingerprint: str, folder: Path) -> None:
-        """Raises StoreMismatch unless the index was made with exactly this embedder."""
+        """Raise StoreMismatch unless the index was made with exactly this embedder."""
         if fingerprint != self.embedder_fingerprint:
             raise StoreMismatch(
                 f"the index of store {folder} was made with embedder {self.embedder} (fingerprint "
@@ -90,7 +91,7 @@ class Manifest:
             )
 
     def check_chunking(self, chunk_tokens: int | None, chunk_overlap: int | None, folder: Path) -> None:
-        """Raises StoreMismatch where sizes are asked for (not None) that differ from the store's."""
+        """Raise StoreMismatch where sizes are asked for (not None) that differ from the store's."""
         for what, asked, has in (
             ("chunks", chunk_tokens, self.chunk_tokens),
             ("an overlap", chunk_overlap, self.chunk_overlap),

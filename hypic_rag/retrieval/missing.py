@@ -16,7 +16,7 @@ Read = Sequence[tuple[StoredDocument, Sequence[Pair]]]  # documents that are the
 def missing_documents(
     stored: Iterable[StoredDocument], read: Container[str], roots: Set[str], unknown: Set[str]
 ) -> list[StoredDocument]:
-    """Those from one of ``roots``, or below it, whose id is not among ``read``, and whose file was looked for.
+    """Find those from one of ``roots``, or below it, whose id is not among ``read``, and whose file was looked for.
 
     unknown: paths that could not be looked at or read; what is known of them, or of what is below them, is not missing.
     """
@@ -29,8 +29,8 @@ def missing_documents(
 
 
 def unknown_paths(failures: Iterable[ReadFailure]) -> set[str]:
-    """Paths of which nothing is known, also by another name: where a file or folder is read under one, and something
-    there could not be read, nothing is known of the others."""
+    """Collect paths of which nothing is known, also by another name: where a file or folder is read under one, and
+    something there could not be read, nothing is known of the others."""
     failures = list(failures)
     unknown = {one.path for one in failures if one.says_nothing}
     at_or_above = {place for path in unknown for place in places(path)}
@@ -41,7 +41,8 @@ def unknown_paths(failures: Iterable[ReadFailure]) -> set[str]:
 
 
 def is_absent(source: str) -> bool:
-    """Whether the file system says that there is no such file. Raises nothing: what cannot be looked at is there."""
+    """Return whether the file system says that there is no such file. Raises nothing:
+    what cannot be looked at is there."""
     try:
         os.stat(source)
     except GONE:
@@ -54,7 +55,7 @@ def is_absent(source: str) -> bool:
 def held_back(
     store: Store, stored: Sequence[StoredDocument], missing: Sequence[StoredDocument], read: Read, roots: Set[str]
 ) -> list[StoredDocument]:
-    """Of the missing, those whose content was not read elsewhere (moved, renamed), where they are too many.
+    """Choose of the missing those whose content was not read elsewhere (moved, renamed), where they are too many.
 
     That is more than half of the store, or all that it has from one of ``roots``: so it looks where a disk is not
     mounted. One alone is never too many: it is soon made again, and a store of one could not be changed otherwise.
@@ -69,7 +70,7 @@ def held_back(
 
 
 def places(path: str) -> Iterator[str]:
-    """A path and every folder above it."""
+    """Yield a path and every folder above it."""
     yield path
     while (above := os.path.dirname(path)) != path:
         yield (path := above)
@@ -86,5 +87,6 @@ def _too_many(stored: Sequence[StoredDocument], lost: Sequence[StoredDocument], 
 
 
 def _content(chunks: Iterable[Pair]) -> bytes:
-    """Equal for equal texts, however they are split, and whatever their titles, which may be the file's name."""
+    """Hash texts: equal for equal ones, however they are split, and whatever their
+    titles, which may be the file's name."""
     return hashlib.sha256("".join(word for _, text in chunks for word in text.split()).encode()).digest()

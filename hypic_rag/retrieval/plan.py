@@ -91,7 +91,7 @@ def plan_ingest(
     remove: bool = False,
     mark: Callable[[SourceDocument], SourceDocument] = lambda document: document,
 ) -> IngestPlan:
-    """Reads the files and compares them with the store; changes nothing.
+    """Read the files and compare them with the store; change nothing.
 
     Stored documents from a folder among ``paths`` (or from a file among them, of several documents) that are
     no longer there will be removed; those of what could not be looked at or read stay as they are.
@@ -141,7 +141,8 @@ def plan_documents(
     source: str,
     pace: Throttle | None = None,
 ) -> IngestPlan:
-    """As ``plan_ingest``, of documents that were read already: all that ``source`` (their metadata's path) has now.
+    """Plan, as ``plan_ingest`` does, documents that were read already: all that ``source``
+    (their metadata's path) has now.
 
     Its stored documents that are not among them will be removed. pace: each document is a turn.
     Raises StoreMismatch for another model.

@@ -44,12 +44,12 @@ class StoredChunk:
 
 
 def rendering(title: str, text: str) -> bytes:
-    """Equal for two chunks that the model reads as the same segment."""
+    """Hash a chunk: equal for two that the model reads as the same segment."""
     return hashlib.sha256(f"{title}\0{text}".encode()).digest()
 
 
 def pair_of(row: Sequence[Any]) -> tuple[str, str]:
-    """Title and text, of the columns title, text, rendering. Raises DamagedRow."""
+    """Return title and text, of the columns title, text, rendering. Raises DamagedRow."""
     title, text, stored = row
     if rendering(title, text) != stored:
         raise DamagedRow("a chunk's text is not what was stored")
@@ -57,20 +57,20 @@ def pair_of(row: Sequence[Any]) -> tuple[str, str]:
 
 
 def chunk_of(row: Sequence[Any]) -> StoredChunk:
-    """Of the columns CHUNK. Raises DamagedRow."""
+    """Make a chunk of the columns CHUNK. Raises DamagedRow."""
     chunk_id, doc_id, ordinal, *rest = row
     return StoredChunk(chunk_id, doc_id, ordinal, *pair_of(rest))
 
 
 def row_of(document: StoredDocument, is_sealed: bool) -> tuple[str, ...]:
-    """The columns DOCUMENT."""
+    """Make the columns DOCUMENT."""
     texts = (document.doc_id, document.source, document.title, document.content_hash)
     metadata = json.dumps(document.metadata)
     return (*texts, metadata + _seal(*texts, metadata).hex() if is_sealed else metadata)
 
 
 def document_of(row: Sequence[Any], is_sealed: bool) -> StoredDocument:
-    """Of the columns DOCUMENT. Raises DamagedRow."""
+    """Make a document of the columns DOCUMENT. Raises DamagedRow."""
     doc_id, source, title, content_hash, metadata = row
     if is_sealed:
         metadata, seal = metadata[: -2 * SEAL_BYTES], metadata[-2 * SEAL_BYTES :]
@@ -89,7 +89,7 @@ def blob_of(vector: Vectors, doc_id: str, is_sealed: bool) -> bytes:
 
 
 def vectors_of(rows: Sequence[tuple[int, str, bytes]], dimension: int, is_sealed: bool) -> Vectors:
-    """(n, dimension), of the columns id, doc_id, embedding. Raises DamagedRow."""
+    """Make vectors (n, dimension) of the columns id, doc_id, embedding. Raises DamagedRow."""
     n_bytes = 4 * dimension
     for chunk_id, doc_id, blob in rows:
         if len(blob) != n_bytes + SEAL_BYTES * is_sealed:

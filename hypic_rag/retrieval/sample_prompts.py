@@ -31,7 +31,7 @@ def sample_prompts(
     chunk_tokens: int,
     max_tokens: int,
 ) -> list[Prompt]:
-    """The first ``limit`` prompts of a file or folder, each of at most ``max_tokens`` tokens.
+    """Make the first ``limit`` prompts of a file or folder, each of at most ``max_tokens`` tokens.
 
     A jsonl file whose rows have ``question`` and ``docs`` gives a prompt a row, over its documents in chunks of at
     most ``chunk_tokens``. From everything else that ``ingest`` reads, ``n_documents`` consecutive chunks make a
@@ -61,7 +61,7 @@ def sample_prompts(
 
 
 def _question_rows(path: Path) -> Iterator[tuple[str, list[Pair], str]] | None:
-    """(question, documents, place in the file) of each row; None where the path is no file of questions."""
+    """Yield (question, documents, place in the file) of each row; None where the path is no file of questions."""
     if path.suffix.lower() != ".jsonl" or not os.path.isfile(path):
         return None  # or nothing that can be read, which read_path tells
     lines = [(number, line) for number, line in enumerate(text_lines(path), 1) if line.strip()]
@@ -102,7 +102,7 @@ def _chunks(documents: Sequence[Pair], format: PromptFormat, chunk_tokens: int) 
 def _consecutive(
     path: str | os.PathLike[str], format: PromptFormat, n_documents: int, chunk_tokens: int
 ) -> Iterator[tuple[str, list[Pair], str]]:
-    """Groups of chunks in the order of the text, read no further than asked for; the last may be smaller."""
+    """Group chunks in the order of the text, read no further than asked for; the last group may be smaller."""
     failures: list[ReadFailure] = []
     chunks = _all_chunks(path, format, chunk_tokens, failures)
     n_groups = 0
@@ -118,7 +118,7 @@ def _consecutive(
 
 
 def _passage(text: str) -> str:
-    """Some words that end in the middle of the text, where no seam reaches."""
+    """Cut out some words that end in the middle of the text, where no seam reaches."""
     blank = text.find(" ", len(text) // 2)
     end = blank if blank > 0 else len(text) // 2
     start = max(0, end - PASSAGE_CHARACTERS)

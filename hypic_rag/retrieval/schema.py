@@ -41,7 +41,7 @@ COLUMNS: Columns = {
 
 
 def create(database: Path, store_id: str) -> None:
-    """Makes the tables in a new file."""
+    """Make the tables in a new file."""
     with contextlib.closing(connect(database)) as connection:
         connection.executescript(f"BEGIN; {TABLES}")
         connection.executemany(
@@ -52,8 +52,8 @@ def create(database: Path, store_id: str) -> None:
 
 
 def check(connection: sqlite3.Connection, store_id: str) -> int:
-    """The version. Raises StoreDamaged where the database is not that of this store, or its rows contradict each
-    other."""
+    """Check the database and return its version. Raises StoreDamaged where it is not that of this store, or
+    its rows contradict each other."""
     if missing := NAMES - {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}:
         raise sqlite3.DatabaseError(f"it has no {', no '.join(sorted(missing))}")
     info = dict(connection.execute("SELECT name, value FROM info"))
@@ -73,7 +73,7 @@ def check(connection: sqlite3.Connection, store_id: str) -> int:
 
 
 def generation(connection: sqlite3.Connection) -> int:
-    """Rises with every change."""
+    """Read the number that rises with every change."""
     found = connection.execute("SELECT value AS generation FROM info WHERE name = 'generation'").fetchone()
     if found is None:
         raise sqlite3.DatabaseError("it has no generation")
@@ -81,7 +81,7 @@ def generation(connection: sqlite3.Connection) -> int:
 
 
 def n_documents(database: Path) -> int:
-    """How many documents a database that may not be one holds; 0 where it has no tables.
+    """Count the documents that a database holds which may not be one; 0 where it has no tables.
 
     Raises BadInput where it cannot be read now (locked, no permission), StoreDamaged where it never can.
     """

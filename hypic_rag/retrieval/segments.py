@@ -29,21 +29,20 @@ class ColdSegment:
 
 
 def stored_segment(engine: "SegmentEngine", title: str, text: str) -> "tuple[Ids, SegmentKey] | None":
-    """The ids and the key under which a chunk is cached; None where it is no longer than the seam and never
-    is.
-    """
+    """Return the ids and the key under which a chunk is cached; None where it is no
+    longer than the seam and never is."""
     ids = engine.format.document(text, title)
     policy = caching(engine.policy)
     return (ids, engine.segment_key(ids, policy=policy)) if len(ids) > policy.seam_tokens else None
 
 
 def caching(policy: "Policy") -> "Policy":
-    """The policy under which segments are stored, also for an engine that is set to recompute in full."""
+    """Return the policy under which segments are stored, also for an engine that is set to recompute in full."""
     return replace(policy, mode="hypic")
 
 
 def cold_segments(engine: "SegmentEngine", chunks: Iterable[tuple[str, str]], seen: set[str]) -> list[ColdSegment]:
-    """The segments of these (title, text) that have to be prefilled, each once.
+    """List the segments of these (title, text) that have to be prefilled, each once.
 
     ``seen``: digests that were looked at before; those of ``chunks`` are added.
     """
@@ -58,14 +57,14 @@ def cold_segments(engine: "SegmentEngine", chunks: Iterable[tuple[str, str]], se
 
 
 def is_kept(cache: "SegmentCache", key: "SegmentKey") -> bool:
-    """Below memory, whose entries end with the process, where there is a tier below."""
+    """Return whether an entry is below memory, whose entries end with the process, where there is a tier below."""
     if cache.disk is None:
         return cache.contains(key) is not None
     return cache.disk.contains(key.digest) or (cache.remote is not None and cache.remote.contains(key))
 
 
 def room_bytes(cache: "SegmentCache", folder: Path) -> int:
-    """Bytes that can be added to the cache's lowest tier before something is evicted or the disk is full."""
+    """Count the bytes that can be added to the cache's lowest tier before something is evicted or the disk is full."""
     tiers = cache.stats().tiers
     tier = tiers.get("disk") or tiers["host"]
     within_budget = None if tier.budget is None else tier.budget - tier.nbytes
@@ -93,7 +92,7 @@ class PackedPrefill:
         run_packed(segments, self.engine, self.pace, self._pack)
 
     def leading(self) -> None:
-        """The system text's segment too, so that the first question computes nothing but itself."""
+        """Prefill the system text's segment too, so that the first question computes nothing but itself."""
         ids = self.engine.format.leading()
         room = room_bytes(self.engine.cache, self.folder)
         if ids and not self.is_full and self.engine.entry_bytes(len(ids)) + FILE_OVERHEAD <= room:
@@ -115,7 +114,7 @@ class PackedPrefill:
         self.on_tokens(sum(len(segment.ids) for segment in pack))
 
     def _write_down(self, segments: Sequence[ColdSegment]) -> None:
-        """What memory alone has, since the disk was full when it was made: prefilling passes over it."""
+        """Write down what memory alone has, since the disk was full when it was made: prefilling passes over it."""
         cache = self.engine.cache
         for segment in segments:
             if cache.contains(segment.key) == "host" and isinstance(found := cache.lookup(segment.key), Hit):
@@ -139,5 +138,5 @@ def run_packed(
     pace: Throttle,
     prefill: Callable[[Sequence[ColdSegment]], None],
 ) -> None:
-    """``prefill`` all in their order, together up to PASSES passes; a longer segment goes alone."""
+    """Run ``prefill`` on all in their order, together up to PASSES passes; a longer segment goes alone."""
     pace.run("prefill", segments, lambda segment: len(segment.ids), PASSES * engine.pass_tokens, prefill)

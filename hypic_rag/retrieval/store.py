@@ -93,7 +93,7 @@ class Store:
 
     @staticmethod
     def segments_folder(folder: str | os.PathLike[str]) -> Path:
-        """Where the segment cache of a store keeps its files."""
+        """Return where the segment cache of a store keeps its files."""
         return Path(folder).expanduser() / SEGMENTS
 
     @classmethod
@@ -106,7 +106,7 @@ class Store:
         chunk_tokens: int | None = None,
         chunk_overlap: int | None = None,
     ) -> "Store":
-        """Opens the store in ``folder``, or makes a new one for this engine and embedder.
+        """Open the store in ``folder``, or make a new one for this engine and embedder.
 
         An embedder or sizes that are None are the store's own, for a new one all-MiniLM-L6-v2, 512 and 0.
         Several processes may call this at once.
@@ -139,7 +139,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, embedder: Embedder | None = None) -> "Store":
-        """Opens an existing store. Without ``embedder``, the one that the store names is used.
+        """Open an existing store. Without ``embedder``, the one that the store names is used.
 
         Raises BadInput where there is no store, StoreMismatch for another embedder, StoreDamaged.
         """
@@ -165,14 +165,14 @@ class Store:
         self.close()
 
     def check_engine(self, engine: "SegmentEngine") -> None:
-        """Raises StoreMismatch unless the store was made with this engine's model and prompt format."""
+        """Raise StoreMismatch unless the store was made with this engine's model and prompt format."""
         self.manifest.check_model(engine.model_name, engine.fingerprint, engine.format, self.folder)
         self._prompt_format = engine.format.version
 
     # reading
 
     def search(self, query: Vectors, k: int) -> list[Found]:
-        """The up to ``k`` chunks nearest to ``query`` ((dimension,) float32, length 1), the best first."""
+        """Find the up to ``k`` chunks nearest to ``query`` ((dimension,) float32, length 1), the best first."""
         with self._database.reading() as db:
             self._refresh()
             ids, similarities = self._index.search(query, k)
@@ -198,14 +198,14 @@ class Store:
             return document_of(row, self._database.is_sealed) if row else None
 
     def chunks(self, doc_id: str | None = None) -> list[StoredChunk]:
-        """The chunks of one document in their order, or of all."""
+        """List the chunks of one document in their order, or of all."""
         where, values = ("WHERE doc_id = ?", (doc_id,)) if doc_id is not None else ("", ())
         with self._database.reading() as db:
             query = f"SELECT {CHUNK} FROM chunks {where} ORDER BY doc_id, ordinal"
             return [chunk_of(row) for row in db.execute(query, values)]
 
     def vectors(self, doc_id: str) -> dict[tuple[str, str], Vectors]:
-        """(title, text) of a document's chunks, each with its vector, as ``swap_document`` takes them."""
+        """Return (title, text) of a document's chunks, each with its vector, as ``swap_document`` takes them."""
         with self._database.reading() as db:
             query = "SELECT id, doc_id, embedding FROM chunks WHERE doc_id = ? ORDER BY ordinal"
             rows = db.execute(query, (doc_id,)).fetchall()
@@ -215,7 +215,7 @@ class Store:
             return dict(zip(pairs, vectors_of(rows, self.manifest.dimension, self._database.is_sealed), strict=True))
 
     def counts(self) -> tuple[int, int]:
-        """How many documents and how many chunks."""
+        """Count documents and chunks."""
         with self._database.reading() as db:
             n_documents, n_chunks = db.execute(
                 "SELECT (SELECT count(*) FROM documents) AS n_documents, (SELECT count(*) FROM chunks) AS n_chunks"
@@ -223,9 +223,7 @@ class Store:
         return n_documents, n_chunks
 
     def gone(self) -> list[tuple[str, str]]:
-        """(title, text) of chunks that were removed and that no chunk left is equal to: of no more use
-        cached.
-        """
+        """List (title, text) of chunks that were removed and that no chunk left is equal to: of no more use cached."""
         with self._database.reading() as db:
             query = "SELECT title, text, rendering FROM gone WHERE rendering NOT IN (SELECT rendering FROM chunks)"
             return [pair_of(row) for row in db.execute(query)]
@@ -238,7 +236,7 @@ class Store:
         chunks: Sequence[tuple[str, str]],
         vectors: dict[tuple[str, str], Vectors],
     ) -> Swap:
-        """Puts a document's new version in the place of the old one, in one transaction.
+        """Put a document's new version in the place of the old one, in one transaction.
 
         chunks: (title, text) in their order. A chunk that was there with the same title and text keeps its
         id and its vector; every other needs one in ``vectors``. Raises NeedsVectors where one is missing.
@@ -282,7 +280,7 @@ class Store:
         return Swap(len(kept), len(new), len(removed))
 
     def remove_document(self, doc_id: str) -> int:
-        """Takes a document out; returns how many chunks it had, 0 where it was not there."""
+        """Take a document out; return how many chunks it had, 0 where it was not there."""
         with self._writing() as db:
             query = "SELECT count(*) FROM chunks WHERE doc_id = ?"
             n_chunks: int = db.execute(query, (doc_id,)).fetchone()[0]
@@ -290,18 +288,19 @@ class Store:
         return n_chunks
 
     def compact(self) -> None:
-        """Texts that were removed, and forgotten as gone, are in none of the store's files any more."""
+        """Take texts that were removed, and forgotten as gone, out of all of the store's files."""
         self._database.compact()
 
     def forget_gone(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Strikes these off ``gone``, and with them all that are in use again."""
+        """Strike these off ``gone``, and with them all that are in use again."""
         with self._writing() as db:
             db.executemany("DELETE FROM gone WHERE rendering = ?", [(rendering(*pair),) for pair in pairs])
             db.execute("DELETE FROM gone WHERE rendering IN (SELECT rendering FROM chunks)")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Of all writers the only one. What a prompt format was called formerly is replaced in the manifest."""
+        """Write as the only one of all writers. What a prompt format was called
+        formerly is replaced in the manifest."""
         with self._database.writing() as db:
             if self.manifest.prompt_format != self._prompt_format:
                 renewed = replace(self.manifest, prompt_format=self._prompt_format)
@@ -311,7 +310,7 @@ class Store:
             yield db
 
     def _refresh(self) -> None:
-        """Makes the index show the database as the transaction around sees it."""
+        """Make the index show the database as the transaction around sees it."""
         db = self._database.connection
         generation = schema.generation(db)
         if generation == self._indexed:
@@ -333,7 +332,7 @@ class Store:
     def _create(
         cls, folder: Path, engine: "SegmentEngine", embedder: Embedder, chunk_tokens: int, chunk_overlap: int
     ) -> None:
-        """Database first, manifest last: the manifest is what makes a folder a store."""
+        """Make the database first, the manifest last: that is what makes a folder a store."""
         check_sizes(chunk_tokens, chunk_overlap, engine.context_length)
         database = folder / SQLITE
         if schema.n_documents(database):
@@ -356,8 +355,7 @@ class Store:
 
 
 def _opens_again(engine: "SegmentEngine") -> str:
-    """What ``SegmentEngine.from_pretrained`` takes to get the same model: "default", a folder or a hub "
-    "name."""
+    """Return what ``SegmentEngine.from_pretrained`` takes to get the same model: "default", a folder or a hub name."""
     source = Path(engine.model.name_or_path)
     if engine.model_name == default_model.NAME and source.is_relative_to(home()):
         return "default"  # not its folder, which moves with HYPIC_HOME

@@ -25,8 +25,8 @@ class Throttle:
         most: int,
         do: Callable[[Sequence[Item]], None],
     ) -> None:
-        """``do`` all items in their order, some at a time: of at most ``most`` together and, as far as is known by now,
-        of no more than take ``seconds``; a larger one alone. work: a name; each has a speed of its own.
+        """Run ``do`` on all items in their order, some at a time: of at most ``most`` together and, as far as is known
+        by now, of no more than take ``seconds``; a larger one alone. work: a name; each has a speed of its own.
         """
         start = 0
         while start < len(items):

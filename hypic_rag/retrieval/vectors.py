@@ -41,7 +41,7 @@ class VectorIndex:
             self._on_gpu = None
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Ids that are not there are passed over."""
+        """Remove ids; those that are not there are passed over."""
         gone = self.ids & set(ids)
         if gone:
             self._index.remove_ids(np.asarray(sorted(gone), np.int64))
@@ -49,9 +49,8 @@ class VectorIndex:
             self._on_gpu = None
 
     def search(self, query: Vectors, k: int) -> tuple[list[int], list[float]]:
-        """Ids of the up to ``k`` nearest and their cosine similarities, the best first. ``query``:
-        (dimension,).
-        """
+        """Find the ids of the up to ``k`` nearest and their cosine similarities, the best
+        first. ``query``: (dimension,)."""
         k = min(k, len(self.ids))
         if k < 1:
             return [], []
@@ -67,7 +66,7 @@ class VectorIndex:
         return [i for i, _ in pairs], [s for _, s in pairs]
 
     def _gpus(self) -> int:
-        """0 for the CPU build of faiss, which has no such function."""
+        """Count GPUs: 0 for the CPU build of faiss, which has no such function."""
         return int(self._faiss.get_num_gpus()) if hasattr(self._faiss, "StandardGpuResources") else 0
 
     def _gpu_copy(self) -> Any:

@@ -58,6 +58,7 @@ class ReadFailure:
 
 
 def clean(text: str) -> str:
-    """Line ends become ``\\n``; a leading byte order mark, NULs and lone surrogates (not encodable) go."""
+    """Turn line ends to ``\\n``; drop a leading byte order mark and NULs, and replace
+    lone surrogates (not encodable)."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -24,7 +24,7 @@ class NotText(Exception):
 
 
 def decode(raw: bytes, declared: str | None = None) -> tuple[str, str]:
-    """The text and the name of its encoding.
+    """Decode a text; return it and the name of its encoding.
 
     A byte order mark decides; then the ``declared`` encoding if it fits; then UTF-8 (a few damaged bytes
     become U+FFFD); then cp1252 or latin-1, only if the bytes look like a western text. Raises NotText.

@@ -16,7 +16,7 @@ Known = Callable[[str], bool]
 
 
 def find_files(paths: Iterable[Path], known: Known = lambda path: False) -> list[Path | ReadFailure]:
-    """Files to read, as absolute paths, and notes about those that are not; folders by name order.
+    """Find the files to read, as absolute paths, and note those that are not; folders by name order.
 
     A file that is reached twice is given once. Linked folders are followed, unless they lead back.
     known: whether there were documents at a path or below it; then nothing there, or what cannot be looked at, is

@@ -19,7 +19,7 @@ class _BadRow(Exception):
 
 
 def read_jsonl(path: Path) -> Iterator[SourceDocument | ReadFailure]:
-    """Documents of rows ``{title?, text, id?, ...metadata}`` or ``{id?, docs: [{title?, text}, ...], ...}``.
+    """Yield documents of rows ``{title?, text, id?, ...metadata}`` or ``{id?, docs: [{title?, text}, ...], ...}``.
 
     Of ``docs`` equal ones (title and text) are given once a file. A bad row is a failure that names its line;
     the others are read. A row without an id, or with a blank one, goes by its line number.
@@ -50,7 +50,8 @@ def read_jsonl(path: Path) -> Iterator[SourceDocument | ReadFailure]:
 
 
 def text_lines(path: Path) -> list[str]:
-    """Of a UTF-8 file, cut at newlines alone: splitlines() would cut at U+2028 in a JSON string. Raises BadInput."""
+    """Read a UTF-8 file's lines, cut at newlines alone: splitlines() would cut at U+2028 in
+    a JSON string. Raises BadInput."""
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:  # UnicodeDecodeError, and a NUL in the path
@@ -73,7 +74,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _own_ids(path: Path) -> set[str]:
-    """Of all rows: known before the first row is given, as any later one may have what would be another's name."""
+    """Collect the ids of all rows: known before the first row is given, as any later one may
+    have what would be another's name."""
     found = set()
     for _, raw in _lines(path):
         with contextlib.suppress(_BadRow):
@@ -82,13 +84,13 @@ def _own_ids(path: Path) -> set[str]:
 
 
 def _own_id(row: dict[str, Any]) -> str:
-    """As it stands in the document's id; empty where there is none, or a blank one."""
+    """Return a row's id as it stands in the document's; empty where there is none, or a blank one."""
     own = "" if row.get("id") is None else clean(f"#{row['id']}")[1:]
     return own if own.strip() else ""
 
 
 def _marked(name: str, mark: str, taken: set[str]) -> str:
-    """The name that a row has by its place, with a mark where it is another row's own id."""
+    """Return the name that a row has by its place, with a mark where it is another row's own id."""
     while name in taken:
         name = f"{mark} {name}"
     return name

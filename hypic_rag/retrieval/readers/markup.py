@@ -24,7 +24,7 @@ BLOCKS = re.compile(
 
 
 def markdown_title(text: str) -> str:
-    """The first heading outside code fences and front matter, or ""."""
+    """Find the first heading outside code fences and front matter, or ""."""
     lines = text.split("\n")
     start = 0
     if lines[0].rstrip() == "---" and "---" in (line.rstrip() for line in lines[1:]):
@@ -45,13 +45,13 @@ def markdown_title(text: str) -> str:
 
 
 def declared_charset(raw: bytes) -> str | None:
-    """The encoding that the first 2,048 bytes of an HTML file name, if any."""
+    """Find the encoding that the first 2,048 bytes of an HTML file name, if any."""
     found = CHARSET.search(raw[:2048])
     return found[1].decode("ascii", "replace") if found else None
 
 
 def html_title_and_text(markup: str) -> tuple[str, str]:
-    """The title (else the first h1, else "") and the text without scripts and styles, one line a block."""
+    """Return the title (else the first h1, else "") and the text without scripts and styles, one line a block."""
     from bs4 import BeautifulSoup
 
     # An XML declaration and a bare str that looks like a file name would each cause a warning.
@@ -66,7 +66,7 @@ def html_title_and_text(markup: str) -> tuple[str, str]:
 
 
 def _pieces(soup: BeautifulSoup) -> Iterator[str]:
-    """The strings of a page in order, a line end around each block. No recursion; the tree stays as it is."""
+    """Yield the strings of a page in order, a line end around each block. No recursion; the tree stays as it is."""
     from bs4.element import CData, NavigableString, Tag
 
     waiting: list[tuple[PageElement | str, bool]] = [(soup, False)]

@@ -10,7 +10,7 @@ from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, cl
 
 
 def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
-    """One document, the pages' texts with a blank line between; a failure for each page that cannot be read.
+    """Yield one document, the pages' texts with a blank line between; a failure for each page that cannot be read.
 
     A failure instead of the document if it needs a password, holds no text or is no PDF.
     """

@@ -21,7 +21,7 @@ def read_path(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     known: Known = lambda path: False,
 ) -> Iterator[SourceDocument | ReadFailure]:
-    """Documents of files and folders, one by one, and a failure for each file or line that gives none.
+    """Read the documents of files and folders, one by one, and a failure for each file or line that gives none.
 
     Files of a folder come in the order of their names. Nothing that is wrong with one file stops the others.
     Raises BadInput at once, before the first document: a path does not exist, a folder holds nothing to read, and
