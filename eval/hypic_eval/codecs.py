@@ -44,7 +44,7 @@ def run_codecs(
     limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """The questions of a file (the first ``limit``), each answered from the same entries stored by every codec.
+    """Measure the questions of a file (the first ``limit``), each answered from the same entries stored by every codec.
 
     engine: of codec "none", which is measured too. Raises BadInput for an unknown codec.
     """
@@ -62,7 +62,7 @@ def run_codecs(
 
 
 def with_codec(engine: "SegmentEngine", name: str) -> "SegmentEngine":
-    """An engine of the same model and cache whose entries are stored by another codec; they take turns."""
+    """Return an engine of the same model and cache whose entries are stored by another codec; they take turns."""
     from hypic_rag.cache import codec_named
     from hypic_rag.engine.segment_manager import SegmentManager
 
@@ -77,7 +77,8 @@ def with_codec(engine: "SegmentEngine", name: str) -> "SegmentEngine":
 def measure_question(
     engines: Mapping[str, "SegmentEngine"], asked: MeasuredQuestion, mode: Mode, rows: RowFile
 ) -> dict[str, dict[str, Any]]:
-    """A row a codec, from ``rows`` where all are there. Documents are prefilled once and leave the cache at the end."""
+    """Measure a row a codec, or take it from ``rows`` where all are there. Documents are prefilled once
+    and leave the cache at the end."""
     keys = {
         name: row_key({"codecs": VERSION, "measured": measured_key(engine, asked, mode)})
         for name, engine in engines.items()
@@ -107,7 +108,7 @@ def measure_question(
 
 
 def moved(entry: "Entry", device: "torch.device") -> "Entry":
-    """Where a codec is quickest: on a GPU, if the model is on one."""
+    """Move an entry to where a codec is quickest: on a GPU, if the model is on one."""
     layers = (
         replace(layer, tensors={name: t.to(device) for name, t in layer.tensors.items()}) for layer in entry.layers
     )
@@ -122,7 +123,8 @@ def segment_keys(engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode) -
 def summarise(
     engine: "SegmentEngine", data: str, asked: Sequence[MeasuredQuestion], mode: Mode, measured: ByCodec
 ) -> tuple[list[ResultRow], list[str]]:
-    """Rows by codec; notes that say of each codec whether the scores' differences to none have 0 in their interval."""
+    """Return rows by codec, and notes that say of each codec whether the scores' differences to
+    none have 0 in their interval."""
     task, as_computed = asked[0].task, measured[NONE]
     first_score = next(iter(task.scores))
     settings = {

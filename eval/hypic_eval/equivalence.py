@@ -44,7 +44,7 @@ def tost(values: Sequence[float], others: Sequence[float], margin: float, seed: 
 
 
 def _trimmed(rows: np.ndarray) -> np.ndarray:
-    """(n, pairs) -> (n,)"""
+    """Take trimmed means, (n, pairs) -> (n,)."""
     n_out = int(TRIM * rows.shape[1])
     means: np.ndarray = np.sort(rows, axis=1)[:, n_out : rows.shape[1] - n_out].mean(axis=1)
     return means

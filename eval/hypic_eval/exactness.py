@@ -34,7 +34,8 @@ NOTES = [
 def layer_of(
     family: Family, n_heads: int, k_dim: int, v_dim: int, decay: float, generator: torch.Generator
 ) -> LinearLayer:
-    """A layer of random rates. RetNet's and Lightning's heads decay by ``decay`` to the power 0.5 to 1.5 a token."""
+    """Make a layer of random rates. RetNet's and Lightning's heads decay by ``decay``
+    to the power 0.5 to 1.5 a token."""
     log = torch.tensor(float(decay)).log()
     rates = None
     if family.name in ("retnet", "lightning"):
@@ -45,7 +46,7 @@ def layer_of(
 
 
 def random_rows(layer: LinearLayer, n: int, decay: float, generator: torch.Generator) -> RecurrenceInputs:
-    """What the layer's recurrence reads of n tokens: keys of length one, write strengths from 0 to 1."""
+    """Draw what the layer's recurrence reads of n tokens: keys of length one, write strengths from 0 to 1."""
     assert layer.family is not None
     name, H, K = layer.family.name, layer.n_heads, layer.k_dim
 
@@ -80,7 +81,7 @@ def random_rows(layer: LinearLayer, n: int, decay: float, generator: torch.Gener
 
 
 def fold(layer: LinearLayer, rows: RecurrenceInputs, seam: int) -> dict[str, Tensor]:
-    """T and S of a segment's interior, as the engine's isolated prefill makes them."""
+    """Compute T and S of a segment's interior, as the engine's isolated prefill makes them."""
     n = len(rows.q)
     isolated = TorchIsolation.of(torch.arange(n), [(seam, n)])
     isolated.recurrent_scan(0, layer, rows)
@@ -94,7 +95,7 @@ def composed(
     R: Tensor,
     keep: Callable[[Tensor], Tensor] = lambda t: t,
 ) -> list[Tensor]:
-    """The state after each segment: its seam run from the state before, its interior composed. R: (H, K, V)."""
+    """Return the state after each segment: its seam run from the state before, its interior composed. R: (H, K, V)."""
     assert layer.family is not None
     states = []
     for rows in segments:
@@ -111,7 +112,7 @@ def composed(
 def run_exactness(
     names: Sequence[str], counts: Sequence[int], length: int, seam: int, on_progress: Callable[[int, int], None]
 ) -> Results:
-    """Every family at every decay; errors after each number of segments in ``counts``."""
+    """Measure every family at every decay; errors after each number of segments in ``counts``."""
     found: list[ResultRow] = []
     for step, (decay, name) in enumerate((d, n) for d in DECAYS for n in names):
         on_progress(step, len(DECAYS) * len(names))
@@ -141,7 +142,7 @@ def run_exactness(
 
 
 def errors(family: Family, decay: float, form: str, counts: Sequence[int], length: int, seam: int) -> dict[int, float]:
-    """Relative Frobenius errors by the number of segments composed."""
+    """Measure relative Frobenius errors by the number of segments composed."""
     generator = torch.Generator().manual_seed(0)
     layer = layer_of(family, 3, 32, 16, decay, generator)
     segments = [random_rows(layer, length, decay, generator) for _ in range(max(counts))]

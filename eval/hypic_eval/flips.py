@@ -48,7 +48,7 @@ class Flipped:
 def run_flips(
     folder: Path, n: int, seed: int = 0, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Results:
-    """n flips, in a cache that is made in ``folder`` for it."""
+    """Make n flips, in a cache that is made in ``folder`` for it."""
     from hypic_eval.tiny_model import make
     from hypic_rag import Policy, SegmentEngine
     from hypic_rag.cache import SegmentCache
@@ -109,7 +109,7 @@ def flip_entries(
 
 
 def flip(path: Path, chance: random.Random, first_bytes: int | None = None) -> int:
-    """One bit of a file, in place. Returns which."""
+    """Flip one bit of a file, in place. Return which."""
     content = bytearray(path.read_bytes())
     bit = chance.randrange(8 * min(len(content), first_bytes or len(content)))
     content[bit // 8] ^= 1 << bit % 8
@@ -144,7 +144,7 @@ def flip_index(
 
 @contextlib.contextmanager
 def said_nothing() -> Iterator[None]:
-    """No warnings of the cache's."""
+    """Silence the cache's warnings."""
     log = logging.getLogger("hypic_rag.cache")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -155,7 +155,7 @@ def said_nothing() -> Iterator[None]:
 
 
 def same(one: "Entry", other: "Entry") -> bool:
-    """Bit for bit."""
+    """Compare two entries bit for bit."""
     import torch
 
     return len(one.layers) == len(other.layers) and all(

@@ -21,6 +21,6 @@ class PlainModel:
 
     @torch.inference_mode()
     def __call__(self, token_ids: Sequence[int]) -> int:
-        """The most likely token after ``token_ids``, from ids on the host to an id on the host."""
+        """Return the most likely token after ``token_ids``, from ids on the host to an id on the host."""
         ids = torch.tensor([token_ids], device=self.model.device)
         return int(self.model(input_ids=ids, use_cache=True, logits_to_keep=1).logits[0, -1].argmax())

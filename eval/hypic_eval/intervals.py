@@ -18,7 +18,7 @@ class Estimate:
 
 
 def mean(values: Sequence[float], seed: int = SEED) -> Estimate:
-    """Mean and 95% percentile bootstrap interval over questions. Equal values and seed give equal results.
+    """Compute mean and 95% percentile bootstrap interval over questions. Equal values and seed give equal results.
 
     values: one figure a question, at least one. Source: Efron and Tibshirani 1993, chapter 13.
     """
@@ -37,14 +37,14 @@ def mean(values: Sequence[float], seed: int = SEED) -> Estimate:
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float], seed: int = SEED) -> Estimate:
-    """Mean of ``values - baseline``, question by question, with its interval. Both in the same order."""
+    """Compute the mean of ``values - baseline``, question by question, with its interval. Both in the same order."""
     if len(values) != len(baseline):
         raise ValueError(f"{len(values)} values cannot be paired with {len(baseline)} of the baseline")
     return mean(np.subtract(values, baseline).tolist(), seed)
 
 
 def median(values: Sequence[float]) -> Estimate:
-    """Median and, as its interval, the first and third quartile (None for one value)."""
+    """Compute median and, as its interval, the first and third quartile (None for one value)."""
     if not values:
         raise ValueError("the median of no values does not exist")
     low, middle, high = np.percentile(np.asarray(values, dtype=np.float64), (25, 50, 75))

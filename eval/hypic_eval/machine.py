@@ -11,7 +11,8 @@ from typing import Any
 
 @cache
 def commit() -> str:
-    """Short hash of the checked-out code, ``-dirty`` if changed; outside a repository the package version."""
+    """Return the short hash of the checked-out code, ``-dirty`` if changed; outside a
+    repository the package version."""
     folder = Path(__file__).resolve().parent
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     try:
@@ -21,7 +22,7 @@ def commit() -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores usable and used, accelerator if any, and versions of what does the arithmetic."""
+    """Describe processor, cores usable and used, accelerator if any, and versions of what does the arithmetic."""
     import torch
 
     return {

@@ -45,7 +45,7 @@ class MeasuredQuestion:
 
 
 def ask(engine: "SegmentEngine", task: Task, question: Question) -> MeasuredQuestion:
-    """The question's prompt, with room left in the context for the answer generated and for the right one.
+    """Build the question's prompt, with room left in the context for the answer generated and for the right one.
 
     Raises ContextTooLong if the question and its first document do not fit.
     """
@@ -60,7 +60,7 @@ def ask(engine: "SegmentEngine", task: Task, question: Question) -> MeasuredQues
 
 
 def measured_key(engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode) -> str:
-    """Key of a row: the exact prompt, task, mode, model, and all that shapes a cached entry."""
+    """Make the key of a row: the exact prompt, task, mode, model, and all that shapes a cached entry."""
     entry = engine.segment_key(asked.prompt.token_ids[:1], kind="leading").fields()
     return row_key(
         {
@@ -84,7 +84,7 @@ def measure_all(
     rows: RowFile,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[Mode, list[dict[str, Any]]]:
-    """Rows of every question in every mode, in the questions' order; what ``rows`` holds is not run again.
+    """Measure rows of every question in every mode, in the questions' order; what ``rows`` holds is not run again.
 
     on_progress: called with rows done and rows in all.
     A question's segments leave the engine's cache when it is done.
@@ -102,7 +102,7 @@ def measure_all(
 def measure_question(
     engine: "SegmentEngine", asked: MeasuredQuestion, modes: Sequence[Mode], rows: RowFile
 ) -> Iterator[tuple[Mode, dict[str, Any]]]:
-    """Rows of one question, from ``rows`` where they are there, else measured and appended."""
+    """Yield the rows of one question, from ``rows`` where they are there, else measured and appended."""
     full_logprobs: NDArray[np.float64] | None = None
     try:
         # Full first: the others are compared with its distribution.
@@ -123,7 +123,7 @@ def measure_question(
 def measure(
     engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode, full_logprobs: NDArray[np.float64] | None
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """One row and its first-token log-probabilities. ``full_logprobs`` None: this is full recompute."""
+    """Measure one row and its first-token log-probabilities. ``full_logprobs`` None: this is full recompute."""
     from hypic_rag.engine import Sampling
 
     sampling = Sampling(max_new_tokens=asked.task.max_new_tokens)
@@ -152,7 +152,7 @@ def measure(
 
 
 def _is_whole(row: dict[str, Any], task: Task) -> bool:
-    """Whether it has what ``measure`` gives: a line of a file that was damaged may not."""
+    """Return whether a row has what ``measure`` gives: a line of a file that was damaged may not."""
     numbers = [row.get(name) for name in (*NUMBERS, *task.scores)]
     return all(isinstance(value, int | float) for value in numbers) and all(
         isinstance(row.get(name), str) for name in TEXTS
@@ -164,7 +164,7 @@ def logprobs(score: "Score") -> NDArray[np.float64]:
 
 
 def forget(engine: "SegmentEngine", asked: MeasuredQuestion, modes: Sequence[Mode]) -> None:
-    """Drops the question's document segments, of every mode, from all tiers of the cache."""
+    """Drop the question's document segments, of every mode, from all tiers of the cache."""
     keys = (
         engine.segment_key(document, kind="document", policy=mode.policy)
         for mode in modes

@@ -38,17 +38,17 @@ METRICS = {
 
 
 def normalise(text: str) -> list[str]:
-    """Words of ``text`` as SQuAD compares them: lower case, no punctuation, no articles."""
+    """Split ``text`` into words as SQuAD compares them: lower case, no punctuation, no articles."""
     return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
 
 
 def exact_match(answer: str, references: Iterable[str]) -> float:
-    """1.0 if the normalised answer equals one of the references, else 0.0. Source: SQuAD evaluate-v1.1."""
+    """Score 1.0 if the normalised answer equals one of the references, else 0.0. Source: SQuAD evaluate-v1.1."""
     return best(lambda reference: float(normalise(answer) == normalise(reference)), references)
 
 
 def f1(answer: str, references: Iterable[str]) -> float:
-    """Word overlap with the nearest reference, 0 to 1. Source: HotpotQA hotpot_evaluate_v1.py.
+    """Score the word overlap with the nearest reference, 0 to 1. Source: HotpotQA hotpot_evaluate_v1.py.
 
     As there, an answer or reference of "yes", "no" or "noanswer" counts only when both are equal.
     """
@@ -56,7 +56,7 @@ def f1(answer: str, references: Iterable[str]) -> float:
 
 
 def rouge_l(answer: str, references: Iterable[str]) -> float:
-    """ROUGE-L F-measure with the nearest reference, 0 to 1. Source: Lin 2004; as rouge-score, no stemming.
+    """Score the ROUGE-L F-measure with the nearest reference, 0 to 1. Source: Lin 2004; as rouge-score, no stemming.
 
     Tokens are runs of a-z and 0-9 of the lower-cased text. Cost: product of the two lengths.
     """
@@ -69,7 +69,7 @@ def rouge_l(answer: str, references: Iterable[str]) -> float:
 
 
 def first_token_kl(full: ArrayLike, mode: ArrayLike) -> float:
-    """KL(full || mode) in nats between two next-token distributions, computed in float64.
+    """Compute KL(full || mode) in nats between two next-token distributions, in float64.
 
     full, mode: (vocab,) log-probabilities; both are normalised again in float64, so logits do as well.
     A token that ``full`` rules out (-inf) adds nothing; one that only ``mode`` rules out gives inf.
@@ -100,7 +100,7 @@ def word_f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
 
 
 def harmonic_mean(n_common: int, n_ours: int, n_theirs: int) -> float:
-    """F-measure of precision ``n_common / n_ours`` and recall ``n_common / n_theirs``."""
+    """Compute the F-measure of precision ``n_common / n_ours`` and recall ``n_common / n_theirs``."""
     return 2 * n_common / (n_ours + n_theirs) if n_common else 0.0
 
 
@@ -109,7 +109,7 @@ def rouge_tokens(text: str) -> list[str]:
 
 
 def longest_common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """Length of the longest sequence of tokens found, in order, in both."""
+    """Return the length of the longest sequence of tokens found, in order, in both."""
     row = [0] * (len(theirs) + 1)
     for token in ours:
         diagonal = 0

@@ -73,7 +73,7 @@ same table in `tests/engine/with_fla/`, with its naive functions on a CPU and it
 
 
 def page() -> str:
-    """The whole page, as markdown."""
+    """Write the whole page, as markdown."""
     families = grid(
         ["family", "T", "kept for T", "bytes of T", "bytes of S", "source"], map(_family, FAMILIES.values())
     )
@@ -115,7 +115,7 @@ def _rotation(cache_spec: CacheSpec) -> str:
 
 
 def _layout(kind: str) -> CacheSpec | None:
-    """Of the default configuration, without its weights; None where the class's defaults make no model."""
+    """Lay out the default configuration, without its weights; None where the class's defaults make no model."""
     config = AutoConfig.for_model(kind)
     try:
         with torch.device("meta"):

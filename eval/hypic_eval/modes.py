@@ -39,7 +39,7 @@ FULL = Mode("full")
 
 
 def parse_mode(text: str) -> Mode:
-    """One mode, such as ``hypic:w=0``; the seam is 8 tokens unless given. Raises BadInput for others."""
+    """Parse one mode, such as ``hypic:w=0``; the seam is 8 tokens unless given. Raises BadInput for others."""
     found = SPELLING.fullmatch(text.strip())
     names = ["full", *COMPOSE]
     if found is None or found[1] not in names:
@@ -57,5 +57,5 @@ def parse_mode(text: str) -> Mode:
 
 
 def parse_modes(text: str) -> tuple[Mode, ...]:
-    """Modes separated by commas, in their order, each once."""
+    """Parse modes separated by commas, in their order, each once."""
     return tuple(dict.fromkeys(parse_mode(part) for part in text.split(",")))

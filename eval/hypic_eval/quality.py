@@ -26,7 +26,7 @@ def run_quality(
     limit: int | None = None,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Results:
-    """Every question of every file in every mode.
+    """Measure every question of every file in every mode.
 
     rows: where measured rows are kept; what it holds already is not run again.
     limit: only the first questions of each file.
@@ -52,7 +52,7 @@ def run_quality(
 def summarise(
     engine: "SegmentEngine", data: str, asked: Sequence[MeasuredQuestion], measured: Mapping[Mode, list[dict[str, Any]]]
 ) -> list[ResultRow]:
-    """A result row for each mode and metric of one task."""
+    """Make a result row for each mode and metric of one task."""
     task = asked[0].task
     settings = {
         "fingerprint": engine.fingerprint,
@@ -90,7 +90,7 @@ def summarise(
 
 
 def shown(metric: Metric, estimate: Estimate) -> dict[str, Any]:
-    """Value and interval in the metric's unit."""
+    """Return value and interval in the metric's unit."""
     interval = estimate.interval and (
         metric.scale * estimate.interval[0],
         metric.scale * estimate.interval[1],

@@ -49,7 +49,7 @@ def run_reference(
     limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """The reference's questions (the first ``limit``) in its modes; ``missed_goals`` tells what failed.
+    """Run the reference's questions (the first ``limit``) in its modes; ``missed_goals`` tells what failed.
 
     data: jsonl of questions that holds every id of the reference.
     reference: jsonl of ``{id, mode, seam_tokens, prompt_tokens, answer, answer_nll, first_token, top2_gap,
@@ -69,7 +69,7 @@ def run_reference(
 
 
 def read_reference(path: Path) -> ByMode:
-    """Reference rows by mode and question. Raises BadInput where a field or a row is missing."""
+    """Read reference rows by mode and question. Raises BadInput where a field or a row is missing."""
     theirs: ByMode = {}
     for number, row in enumerate(read_rows(path), start=1):
         if missing := [name for name in FIELDS if name not in row]:
@@ -93,7 +93,7 @@ def compare(
     ours: Mapping[Mode, list[dict[str, Any]]],
     theirs: ByMode,
 ) -> tuple[list[ResultRow], list[str], list[dict[str, Any]]]:
-    """Result rows, notes, and one detail for every answer that differs."""
+    """Return result rows, notes, and one detail for every answer that differs."""
     task = asked[0].task
     dtype = engine.segment_key(asked[0].prompt.token_ids[:1], kind="leading").compute_dtype
     result: list[ResultRow] = []
@@ -133,7 +133,8 @@ def compare(
 
 
 def exchanged(pairs: Sequence[Pair], bound: float) -> tuple[int, int]:
-    """How many first tokens differ with a gap between the two likeliest below ``bound``, ours or theirs; and above."""
+    """Count the first tokens that differ with a gap between the two likeliest below
+    ``bound``, ours or theirs; and above."""
     differ = [min(row["top2_gap"], other["top2_gap"]) for row, other in pairs
               if row["first_token"] != other["first_token"]]  # fmt: skip
     n_close = sum(gap < bound for gap in differ)
@@ -141,7 +142,7 @@ def exchanged(pairs: Sequence[Pair], bound: float) -> tuple[int, int]:
 
 
 def agreement(pairs: Sequence[Pair], n_far: int) -> list[tuple[str, str, str, float, float | None]]:
-    """(metric, arrow, unit, value, goal) of one mode. n_far: first tokens that differ beyond the bound."""
+    """List (metric, arrow, unit, value, goal) of one mode. n_far: first tokens that differ beyond the bound."""
 
     def same(name: str) -> float:
         return 100 * sum(bool(row[name] == other[name]) for row, other in pairs) / len(pairs)

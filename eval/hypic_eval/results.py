@@ -66,7 +66,7 @@ class Results:
         return [row for row in self.rows if row.misses_goal]
 
     def save(self, path: Path) -> None:
-        """Writes the file whole or not at all."""
+        """Write the file whole or not at all."""
         text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> "Results":
-        """Raises BadInput if ``path`` was not written by ``save`` of this version."""
+        """Load a file. Raises BadInput if ``path`` was not written by ``save`` of this version."""
         try:
             content = parse_object(path.read_bytes())
             if content["format"] != FORMAT or content["version"] != VERSION:
@@ -99,5 +99,5 @@ class Results:
 
 
 def commits(rows: Sequence[dict[str, Any]]) -> str:
-    """The commits that measured these rows: one, or all of them where a run went on with other code."""
+    """Name the commits that measured these rows: one, or all of them where a run went on with other code."""
     return ", ".join(sorted({row["commit"] for row in rows}))

@@ -37,7 +37,7 @@ class RowFile:
         return self.rows.get(key)
 
     def append(self, key: str, row: Mapping[str, Any]) -> None:
-        """Keeps the row under ``key`` and writes it at once. Raises BadInput where it cannot be written."""
+        """Keep the row under ``key`` and write it at once. Raises BadInput where it cannot be written."""
         stored = {"key": key, **row}
         self.rows.setdefault(key, stored)
         if self.path is None:

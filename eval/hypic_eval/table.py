@@ -14,7 +14,7 @@ SUFFIX |= dict.fromkeys(COUNTED, "")
 
 
 def markdown(results: Results) -> str:
-    """All of a results file: a table of modes by metrics for each task and data set, then details, notes."""
+    """Write all of a results file: a table of modes by metrics for each task and data set, then details, notes."""
     groups = [list(rows) for _, rows in groupby(results.rows, key=lambda row: (row.task, row.data))]
     blocks = [block for rows in groups for block in (heading(rows), pivot(rows))]
     if results.details:
@@ -32,7 +32,7 @@ def heading(rows: Sequence[ResultRow]) -> str:
 
 
 def pivot(rows: Sequence[ResultRow]) -> str:
-    """Modes down, metrics across, both in the order of the rows."""
+    """Lay modes down, metrics across, both in the order of the rows."""
     modes = list(dict.fromkeys(row.mode for row in rows))
     metrics = list(dict.fromkeys((row.metric, row.arrow) for row in rows))
     cells = {(row.mode, row.metric, row.arrow): cell(row) for row in rows}
@@ -41,7 +41,7 @@ def pivot(rows: Sequence[ResultRow]) -> str:
 
 
 def cell(row: ResultRow) -> str:
-    """Value [interval] (difference to full [interval]; goal)."""
+    """Write value [interval] (difference to full [interval]; goal)."""
     beside = []
     if row.to_full is not None:
         value, bounds = row.to_full["value"], row.to_full["interval"]

@@ -47,14 +47,14 @@ class Task:
 
 
 def all_tasks() -> dict[str, Task]:
-    """Every task by name: the ``TASK`` of each file in ``tasks/``."""
+    """Collect every task by name: the ``TASK`` of each file in ``tasks/``."""
     package = import_module("hypic_eval.tasks")
     modules = (import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__))
     return {module.TASK.name: module.TASK for module in modules}
 
 
 def find_task(name: str) -> Task:
-    """The task called ``name``. Raises BadInput with the nearest names if there is none."""
+    """Return the task called ``name``. Raises BadInput with the nearest names if there is none."""
     tasks = all_tasks()
     if name not in tasks:
         near = get_close_matches(name, tasks) or sorted(tasks)
@@ -63,7 +63,7 @@ def find_task(name: str) -> Task:
 
 
 def task_of(path: Path, dataset: str) -> Task:
-    """The task that reads rows whose ``dataset`` field is ``dataset``. Raises BadInput if none does."""
+    """Return the task that reads rows whose ``dataset`` field is ``dataset``. Raises BadInput if none does."""
     for task in all_tasks().values():
         if dataset.startswith(task.datasets):
             return task
@@ -74,7 +74,7 @@ def task_of(path: Path, dataset: str) -> Task:
 
 
 def read_questions(path: Path, task_name: str | None = None, limit: int | None = None) -> tuple[Task, list[Question]]:
-    """The task and first ``limit`` questions of a jsonl file: ``{id, question, docs, answers, dataset}``.
+    """Read the task and first ``limit`` questions of a jsonl file: ``{id, question, docs, answers, dataset}``.
 
     task_name: asks for a task instead of finding it by the rows' ``dataset``.
     Raises BadInput, naming the line, where a row is not such an object.
@@ -97,7 +97,7 @@ def read_questions(path: Path, task_name: str | None = None, limit: int | None =
 
 
 def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
-    """The first ``limit`` objects of a jsonl file. Raises BadInput for a missing, empty or malformed one."""
+    """Read the first ``limit`` objects of a jsonl file. Raises BadInput for a missing, empty or malformed one."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

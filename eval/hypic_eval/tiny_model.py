@@ -23,7 +23,7 @@ SIZES: dict[str, Any] = {
 
 
 def make(folder: Path) -> Path:
-    """The same weights every time. Returns the folder."""
+    """Make a model of the same weights every time. Returns the folder."""
     import torch
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar

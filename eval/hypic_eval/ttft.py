@@ -38,7 +38,7 @@ Sample = dict[str, float]
 
 class PlainForward(Protocol):
     def __call__(self, token_ids: Sequence[int]) -> int:
-        """The first token after ``token_ids``, by a model that knows nothing of segments."""
+        """Return the first token after ``token_ids``, by a model that knows nothing of segments."""
 
 
 class WrongPath(HypicError):
@@ -52,7 +52,7 @@ def run_ttft(
     n: int,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Results:
-    """Times every way ``n`` times on each workload, after one untimed round of the first.
+    """Time every way ``n`` times on each workload, after one untimed round of the first.
 
     engine: with a cache of its own on a disk, host budget unlimited; its entries for the prompts are removed.
     on_progress: called with the workload's name, rounds done and rounds in all.
@@ -72,7 +72,7 @@ def run_ttft(
 
 
 def one_round(engine: "SegmentEngine", plain: PlainForward, prompt: Prompt) -> dict[str, Sample]:
-    """One sample of each way, on one prompt."""
+    """Take one sample of each way, on one prompt."""
     keys = [engine.segment_key(ids) for ids in prompt.documents if len(ids) > engine.policy.seam_tokens]
     leading = [part.ids for part in prompt.parts if part.kind == "leading"]
     keys += [engine.segment_key(ids, kind="leading") for ids in leading]
@@ -102,7 +102,7 @@ def one_round(engine: "SegmentEngine", plain: PlainForward, prompt: Prompt) -> d
 
 
 def answer(engine: "SegmentEngine", prompt: Prompt, policy: "Policy", tier: str | None = "host") -> Sample:
-    """Asks for one token; ``tier`` is where every document segment must come from (None: a miss)."""
+    """Ask for one token; ``tier`` is where every document segment must come from (None: a miss)."""
     from hypic_rag.engine import Sampling
 
     started = perf_counter()
@@ -119,7 +119,7 @@ def answer(engine: "SegmentEngine", prompt: Prompt, policy: "Policy", tier: str 
 
 
 def summarise(model: str, workload: Workload, rounds: Sequence[dict[str, Sample]]) -> list[ResultRow]:
-    """Medians of every way, and the ratios with their goals."""
+    """Return medians of every way, and the ratios with their goals."""
 
     def row(
         way: str, metric: str, arrow: str, unit: str, values: Sequence[float], goal: float | None = None

@@ -26,7 +26,7 @@ class Workload:
 
 
 def ten_documents(form: "PromptFormat", questions: Sequence[Question], n_prompts: int) -> Workload:
-    """The first questions that have ten documents, as they are. Raises BadInput where none has."""
+    """Take the first questions that have ten documents, as they are. Raises BadInput where none has."""
     chosen = [question for question in questions if len(question.documents) == N_DOCUMENTS][:n_prompts]
     if not chosen:
         raise BadInput(f"no question has {N_DOCUMENTS} documents; give --data a HotpotQA file")
@@ -35,7 +35,7 @@ def ten_documents(form: "PromptFormat", questions: Sequence[Question], n_prompts
 
 
 def long_segments(form: "PromptFormat", questions: Sequence[Question]) -> Workload:
-    """The first question behind segments of exactly 512 tokens, cut from all documents one after another.
+    """Put the first question behind segments of exactly 512 tokens, cut from all documents one after another.
 
     Where the documents are too few they come again, cut elsewhere. Raises BadInput for equal segments.
     """
@@ -48,12 +48,12 @@ def long_segments(form: "PromptFormat", questions: Sequence[Question]) -> Worklo
 
 
 def document_tokens(form: "PromptFormat", questions: Sequence[Question]) -> Iterator[int]:
-    """Tokens of all documents, again and again."""
+    """Yield the tokens of all documents, again and again."""
     for title, text in cycle(document for question in questions for document in question.documents):
         yield from form.document(text, title)
 
 
 def documents_live(prompt: Prompt) -> Prompt:
-    """The same tokens with only the leading segment cacheable: what reuse of exact prefixes can do."""
+    """Return the same tokens with only the leading segment cacheable: what reuse of exact prefixes can do."""
     leading = prompt.parts[0].ids if prompt.parts[0].kind == "leading" else ()
     return Prompt.build(leading, (), prompt.token_ids[len(leading) :])

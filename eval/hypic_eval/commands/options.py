@@ -21,7 +21,7 @@ Rows = Annotated[Path | None, Option("--rows", help="Measured rows, to go on fro
 
 
 def settings(model: str | None, device: str | None, dtype: str | None) -> Settings:
-    """The settings with these flags on top. A wrong value is bad usage (exit code 2)."""
+    """Load the settings with these flags on top. A wrong value is bad usage (exit code 2)."""
     try:
         return Settings.load({"model": model, "device": device, "dtype": dtype})
     except BadInput as error:
@@ -29,7 +29,7 @@ def settings(model: str | None, device: str | None, dtype: str | None) -> Settin
 
 
 def open_engine(chosen: Settings, cache_folder: Path | None = None) -> "SegmentEngine":
-    """The engine of the chosen model, with an unlimited cache in memory or, if given, in a folder too.
+    """Open the engine of the chosen model, with an unlimited cache in memory or, if given, in a folder too.
 
     Its policy is the default one: a figure should not depend on what was calibrated on the machine.
     """
@@ -52,7 +52,7 @@ def rows_beside(out: Path) -> Path:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr, one line for each name that the yielded function is called with."""
+    """Show a bar on stderr, one line for each name that the yielded function is called with."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -28,7 +28,8 @@ ONE_TOKEN = Sampling(max_new_tokens=1)
 
 @dataclass(frozen=True)
 class WorkloadSizes:
-    """Of the workload. segments: how many a prompt, in the order in which they are measured. tokens: of a segment."""
+    """The workload's sizes. segments: how many a prompt, in the order in which they are
+    measured. tokens: of a segment."""
 
     segments: tuple[int, ...] = (16, 32)
     tokens: int = 1024
@@ -85,36 +86,37 @@ class Bench:
         return min((len(t) for t in kept), default=None)
 
     def absent(self, segments: Sequence[Ids]) -> int:
-        """How many of their entries are not on the device; 0 where there is no device tier."""
+        """Count the segments whose entries are not on the device; 0 where there is no device tier."""
         if self.engine.pool is None:
             return 0
         pool = self.engine.pool
         return sum(self.engine.segment_key(ids).digest not in pool for ids in segments)
 
     def ids(self, n: int, seed: int) -> Ids:
-        """n random tokens, the same for the same seed."""
+        """Draw n random tokens, the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
         return tuple(torch.randint(3, self.plain.model.config.vocab_size, (n,), generator=generator).tolist())
 
     def segments(self, n: int) -> list[Ids]:
-        """The first n of one endless row of segments."""
+        """Return the first n of one endless row of segments."""
         self._made += [self.ids(self.sizes.tokens, 1_000_000 + i) for i in range(len(self._made), n)]
         return self._made[:n]
 
     def prompt(self, n: int, turn: int) -> Prompt:
-        """The first n segments, beginning elsewhere each turn, and a question that no other turn has."""
+        """Build a prompt of the first n segments, beginning elsewhere each turn, and a
+        question that no other turn has."""
         segments, first = self.segments(n), 5 * turn % n
         return Prompt.build((), (*segments[first:], *segments[:first]), self.ids(self.sizes.question, turn))
 
     def ingest(self, n: int) -> None:
-        """Have the entries of the first n segments."""
+        """Prefill the entries of the first n segments."""
         self.say(f"prefill of {n} segments")
         made = self.engine.prefill(self.segments(n))
         self.say(f"{made.n_prefilled} segments made in {made.seconds:.1f} s, {made.nbytes / 2**30:.2f} GiB of entries")
 
     def warm(self, prompt: Prompt, tier: str | None = None) -> float:
-        """ms from token ids on the host to the first token's id on the host; every segment must come from a cache,
-        of this tier where one is given."""
+        """Time a prompt, in ms, from token ids on the host to the first token's id on the host; every segment must come
+        from a cache, of this tier where one is given."""
         began = perf_counter()
         report = self.engine.generate(prompt, ONE_TOKEN).report
         ms = 1e3 * (perf_counter() - began)
@@ -122,7 +124,7 @@ class Bench:
         return ms
 
     def require_warm(self, prompt: Prompt, report: Report, tier: str | None = None) -> None:
-        """Raises WrongPath if anything but seams and question was computed, or a segment came from another tier."""
+        """Raise WrongPath if anything but seams and question was computed, or a segment came from another tier."""
         wanted = self.seam * len(prompt.documents) + len(prompt.parts[-1].ids)
         found = sorted({str(use.tier) for use in report.segments})
         if report.computed_tokens != wanted:
@@ -134,7 +136,7 @@ class Bench:
             raise WrongPath(f"every segment should have come from {tier}, and they came from {', '.join(found)}")
 
     def full(self, prompt: Prompt) -> float:
-        """ms of the plain model, likewise from host to host."""
+        """Time the plain model, in ms, likewise from host to host."""
         began = perf_counter()
         self.plain(prompt.token_ids)
         return 1e3 * (perf_counter() - began)
@@ -154,17 +156,17 @@ class Bench:
         return self.engine.pool is not None
 
     def stored_bytes(self, ids: Ids) -> int:
-        """Of a document segment's entry as the cache has it, after any codec."""
+        """Count the bytes of a document segment's entry as the cache has it, after any codec."""
         return self.stored(ids).nbytes
 
     def stored(self, ids: Ids) -> Hit:
-        """A document segment that was prefilled, as the cache finds it."""
+        """Look up a document segment that was prefilled."""
         found = self.engine.cache.lookup(self.engine.segment_key(ids))
         assert isinstance(found, Hit), f"a segment that was prefilled is missing: {found}"
         return found
 
     def device_bandwidth(self) -> float:
-        """Bytes a second, measured once."""
+        """Return bytes a second within the device's memory, measured once."""
         return self._measured("device to device", device_bandwidth)
 
     def host_bandwidth(self) -> float:
@@ -184,7 +186,7 @@ class Bench:
         floor: float | None = None,
         void: str = "",
     ) -> ResultRow:
-        """A figure: the median of ``values`` with quartiles. how: in what way it was measured.
+        """Make the row of a figure: the median of ``values`` with quartiles. how: in what way it was measured.
 
         floor: what the hardware alone would take, of the same unit. void: why the figure does not count.
         """
@@ -224,7 +226,8 @@ def make(
     counts: bool,
     say: Callable[[str], None],
 ) -> Bench:
-    """Both models over one set of random weights. device_memory: bytes of the engine's pools, None: its own choice."""
+    """Make both models over one set of random weights. device_memory: bytes of the
+    engine's pools, None: its own choice."""
     say(f"building {name} in {dtype} on {device}")
     model = shape.build(config, device, dtype)
     plain = PlainCopy(model)  # before the engine takes the mixers out of the other
@@ -235,7 +238,8 @@ def make(
 
 
 def engine_of(model: Any, name: str, device_memory: int | None) -> SegmentEngine:
-    """Entries in memory alone; no conversation is held, or the same prompt again would resume where it ended.
+    """Make an engine with entries in memory alone; no conversation is held, or the same prompt
+    again would resume where it ended.
 
     The tokenizer is the default model's: prompts are ids, and what an answer's text would be does not matter.
     """

@@ -44,7 +44,7 @@ class Check:
 
 
 def small(device: torch.device, say: Callable[[str], None]) -> list[Check]:
-    """A tiny model of the same family and head sizes in float32: on ``device``, on a CPU, and by Hugging Face."""
+    """Check a tiny model of the same family and head sizes in float32: on ``device``, on a CPU, and by Hugging Face."""
     model = shape.build(shape.config_of("tiny"), torch.device("cpu"), torch.float32)
     on_device = copy.deepcopy(model).to(device)
     plain = PlainCopy(on_device)
@@ -94,7 +94,7 @@ def small(device: torch.device, say: Callable[[str], None]) -> list[Check]:
 
 
 def large(bench: Bench) -> list[Check]:
-    """The model that is timed: a leading segment and a question, against the plain forward of the same weights.
+    """Check the model that is timed: a leading segment and a question, against the plain forward of the same weights.
 
     The bound is made of the plain model's own noise: how far its logits move when the same tokens are run in two
     passes with a cache between.

@@ -26,7 +26,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def elapsed_ms(run: Callable[[], object], device: torch.device) -> float:
-    """On the host, from before the call until the device has done all of it."""
+    """Time a call on the host, in ms, from before it until the device has done all of it."""
     synchronize(device)
     began = perf_counter()
     run()
@@ -35,13 +35,13 @@ def elapsed_ms(run: Callable[[], object], device: torch.device) -> float:
 
 
 def device_bandwidth(device: torch.device) -> float:
-    """Bytes a second, read and written counted, of copies within the device's memory."""
+    """Measure bytes a second, read and written counted, of copies within the device's memory."""
     source = torch.empty(COPY_BYTES[device.type], dtype=torch.uint8, device=device)
     return 2 * _copy_rate(source, torch.empty_like(source), device)
 
 
 def host_to_device_bandwidth(device: torch.device) -> float:
-    """Bytes a second of copies from pinned memory."""
+    """Measure bytes a second of copies from pinned memory."""
     on_gpu = device.type == "cuda"
     source = torch.empty(COPY_BYTES[device.type] // 2, dtype=torch.uint8, pin_memory=on_gpu)
     return _copy_rate(source, torch.empty_like(source, device=device), device)

@@ -72,12 +72,12 @@ class PlainCopy:
         return str(found.__module__)
 
     def __call__(self, token_ids: Sequence[int]) -> int:
-        """The first token after ``token_ids``, from ids on the host to an id on the host."""
+        """Return the first token after ``token_ids``, from ids on the host to an id on the host."""
         return int(self.logits(token_ids).argmax())
 
     @torch.inference_mode()
     def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """(vocabulary,) of the last row, on the device."""
+        """Return the logits (vocabulary,) of the last row, on the device."""
         ids = torch.tensor([token_ids], device=self.device)
         with self._running():
             if self.way.chunk is None:
@@ -90,14 +90,14 @@ class PlainCopy:
 
     @torch.inference_mode()
     def prefill(self, segments: Sequence[Sequence[int]]) -> None:
-        """All layers over segments of equal length, each by itself; nothing is kept."""
+        """Run all layers over segments of equal length, each by itself; nothing is kept."""
         ids = torch.tensor(segments, device=self.device)
         with self._running():
             self.model.model(input_ids=ids, use_cache=False)
 
     @contextmanager
     def torch_only(self) -> Iterator[None]:
-        """The recurrence by transformers' own torch code, in full float32, for checks."""
+        """Run the recurrence by transformers' own torch code, in full float32, for checks."""
         rules = {name: getattr(getattr(self.file, name), "__wrapped__", getattr(self.file, name)) for name in RULES}
         before, self.way = self.way, Way()
         try:
@@ -140,7 +140,8 @@ class PlainCopy:
     def _try(
         self, way: Way, token_ids: Sequence[int], wanted: Tensor, tried: dict[Way, float], say: Callable[[str], None]
     ) -> None:
-        """A way that fails or computes something else is told and left out: the baseline is the others' best."""
+        """Try a way; one that fails or computes something else is told and left out:
+        the baseline is the others' best."""
         self.way = way
         try:
             error = relative_error(self.logits(token_ids), wanted)
@@ -153,7 +154,7 @@ class PlainCopy:
             say(f"full recompute: {way}: not used, {type(error).__name__}: {str(error).splitlines()[0][:120]}")
 
     def _time(self, token_ids: Sequence[int]) -> float:
-        """After the pass that compared the logits, which set its kernels up."""
+        """Time a way, in ms, after the pass that compared the logits, which set its kernels up."""
         return elapsed_ms(lambda: self(token_ids), self.device)
 
     @contextmanager
@@ -177,13 +178,13 @@ def fastest(tried: dict[Way, float]) -> Way:
 
 
 def relative_error(logits: Tensor, wanted: Tensor) -> float:
-    """Frobenius, of logits without their mean, which no softmax sees."""
+    """Measure the Frobenius error of logits without their mean, which no softmax sees."""
     a, b = (t.double() - t.double().mean() for t in (logits, wanted))
     return float((a - b).norm() / b.norm())
 
 
 def fla_norms(model: Any) -> dict[Any, Callable[..., Tensor]]:
-    """A forward of fla's for every RMS norm of the model."""
+    """Return a forward of fla's for every RMS norm of the model."""
     rms_norm = import_module("fla.modules.norm.layernorm").rms_norm
     rms_norm_gated = import_module("fla.modules.norm.fused_norm_gate").rms_norm_gated
     forwards: dict[Any, Callable[..., Tensor]] = {}

@@ -10,7 +10,8 @@ from hypic_rag.prompt import Ids, Prompt
 
 
 def floor_ms(bench: Bench, prompt: Prompt) -> float:
-    """Of the first token of a warm prompt: weights, of experts only those touched, and the segments' entries."""
+    """Estimate the least time, in ms, of the first token of a warm prompt: weights, of experts only those
+    touched, and the segments' entries."""
     touched = experts_touched(bench.plain, prompt, bench.seam)
     n_experts = bench.plain.model.config.num_experts
     entries = sum(bench.stored_bytes(ids) for ids in prompt.documents)
@@ -24,7 +25,8 @@ def floor_ms(bench: Bench, prompt: Prompt) -> float:
 
 
 def weight_bytes(model: Any, touched: list[int]) -> float:
-    """Bytes that a pass reads: all but the embeddings, of which it takes a few rows, and the experts not touched."""
+    """Count the bytes that a pass reads: all but the embeddings, of which it takes a few
+    rows, and the experts not touched."""
     experts = [layer.mlp.experts for layer in model.model.layers]
     of_experts = [sum(weight.nbytes for weight in expert.parameters()) for expert in experts]
     others = sum(weight.nbytes for weight in model.parameters()) - sum(of_experts)
@@ -34,7 +36,7 @@ def weight_bytes(model: Any, touched: list[int]) -> float:
 
 
 def experts_touched(plain: PlainCopy, prompt: Prompt, seam: int) -> list[int]:
-    """How many experts of each layer the active rows of a prompt are sent to, in a full recompute of it.
+    """Count how many experts of each layer the active rows of a prompt are sent to, in a full recompute of it.
 
     Counted there and not in the assembled pass, whose rows are the same but for what reuse loses, since a hook
     would not run inside a captured graph.
@@ -57,7 +59,7 @@ def experts_touched(plain: PlainCopy, prompt: Prompt, seam: int) -> list[int]:
 
 
 def active_rows(prompt: Prompt, seam: int) -> list[int]:
-    """Positions of the rows that a warm pass computes: every document's seam, and all that is live."""
+    """List the positions of the rows that a warm pass computes: every document's seam, and all that is live."""
     rows: list[int] = []
     position = 0
     for part in prompt.parts:

@@ -39,7 +39,8 @@ def run_gpu(
     out: Path,
     thorough: bool = False,
 ) -> tuple[Results, list[str]]:
-    """Results, written to ``out`` as they come, and what went wrong: checks that fail, figures that could not be had.
+    """Return results, written to ``out`` as they come, and what went wrong: checks that fail,
+    figures that could not be had.
 
     A figure that fails does not end the run: the time on the device is dear, and the others stand.
     """
@@ -78,14 +79,14 @@ def run_gpu(
 
 
 def void_where(row: ResultRow, failures: Sequence[str]) -> ResultRow:
-    """A row after a failed check says so: a wrong answer's time is no figure."""
+    """Mark a row after a failed check: a wrong answer's time is no figure."""
     if failed := [failure for failure in failures if failure.startswith("check")]:
         row.settings["void"] = row.settings["void"] or failed[0]
     return row
 
 
 def release(device: torch.device) -> None:
-    """What nobody refers to any more, back to the device."""
+    """Give back to the device what nobody refers to any more."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

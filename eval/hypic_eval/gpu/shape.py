@@ -43,7 +43,7 @@ def config_of(shape: str, **changes: Any) -> Any:
 
 @torch.no_grad()
 def build(config: Any, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Any:
-    """A model for SegmentEngine, its weights drawn where they stay: nothing of them passes through the host."""
+    """Build a model for SegmentEngine, its weights drawn where they stay: nothing of them passes through the host."""
     with torch.device("meta"):
         make: Any = AutoModelForCausalLM.from_config
         model = make(config, dtype=dtype, attn_implementation=IMPLEMENTATION)
@@ -59,7 +59,7 @@ def build(config: Any, device: torch.device, dtype: torch.dtype, seed: int = 0) 
 
 
 def draw(name: str, weight: Tensor, std: float, generator: torch.Generator) -> None:
-    """Embeddings of unit size, so that the first norm has something to measure; norms that pass what they get."""
+    """Draw embeddings of unit size, so that the first norm has something to measure; norms that pass what they get."""
     if "norm" in name:
         weight.fill_(1.0 if name.endswith("linear_attn.norm.weight") else 0.0)  # the others add 1 themselves
     else:
@@ -67,7 +67,7 @@ def draw(name: str, weight: Tensor, std: float, generator: torch.Generator) -> N
 
 
 def enliven(model: Any) -> None:
-    """Half-lives from 8 to 4,000 tokens, whatever the input; a long memory is written gently.
+    """Set half-lives from 8 to 4,000 tokens, whatever the input; a long memory is written gently.
 
     Initialized as Hugging Face does, every T dies within 64 tokens, and no figure would notice its loss.
     """

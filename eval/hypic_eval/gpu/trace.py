@@ -50,14 +50,14 @@ class Trace:
         return sum(self.launches.values())
 
     def span_ms(self) -> float:
-        """From the first event's start to the last one's end."""
+        """Return the time from the first event's start to the last one's end."""
         events = (*self.kernels, *self.copies)
         if not events:
             return 0.0
         return 1e-3 * (max(event.start + event.duration for event in events) - min(event.start for event in events))
 
     def busy_ms(self) -> float:
-        """How long at least one event ran; the rest of the span is gaps."""
+        """Return how long at least one event ran; the rest of the span is gaps."""
         busy = end = 0.0
         for event in sorted((*self.kernels, *self.copies), key=lambda event: event.start):
             stop = event.start + event.duration
@@ -66,7 +66,7 @@ class Trace:
         return 1e-3 * busy
 
     def by_name(self) -> list[tuple[str, int, float]]:
-        """(name, how many, ms in all), the longest first; copies among them."""
+        """List (name, how many, ms in all), the longest first; copies among them."""
         totals: dict[str, tuple[int, float]] = {}
         for event in (*self.kernels, *self.copies):
             n, ms = totals.get(event.name, (0, 0.0))
@@ -75,12 +75,12 @@ class Trace:
 
 
 def lines(trace: Trace, top: int | None = None) -> list[dict[str, Any]]:
-    """``by_name`` to be saved, the longest ``top`` of them."""
+    """Return ``by_name`` to be saved, the longest ``top`` of them."""
     return [{"kernel": name, "n": n, "ms": round(ms, 4)} for name, n, ms in trace.by_name()[:top]]
 
 
 def traced(run: Callable[[], object], device: torch.device) -> Trace:
-    """One call under the profiler. On a CPU, which has no kernels, torch's operators stand for them."""
+    """Run one call under the profiler. On a CPU, which has no kernels, torch's operators stand for them."""
     on_gpu = device.type == "cuda"
     # The CPU's own activity is left out on a GPU: recording every operator would stretch the gaps it is to show.
     activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
@@ -96,7 +96,7 @@ def traced(run: Callable[[], object], device: torch.device) -> Trace:
 
 
 def read(events: Iterable[Mapping[str, Any]], kinds: Sequence[str]) -> Trace:
-    """From a Chrome trace's events; ``kinds``: the categories that count as kernels."""
+    """Read a Chrome trace's events; ``kinds``: the categories that count as kernels."""
     kernels: list[Event] = []
     copies: list[Event] = []
     launches = dict.fromkeys(LAUNCHES, 0)

@@ -32,7 +32,8 @@ class Difference:
 
 
 def differing(alone: Sequence[Answered], loaded: Sequence[Answered]) -> list[tuple[Pair, int]]:
-    """Pairs (alone, under load) of one question whose texts or documents differ, each once, with how often."""
+    """Pair answers (alone, under load) of one question whose texts or documents differ,
+    each pair once, with how often."""
     by_question = {answer.question: answer for answer in alone}
     found: dict[tuple[object, ...], tuple[Pair, int]] = {}
     for answer in loaded:

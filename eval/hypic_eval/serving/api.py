@@ -22,7 +22,7 @@ class Api:
         self.client = httpx.Client(base_url=url, headers=headers, timeout=seconds)
 
     def ask(self, method: str, path: str, **options: Any) -> Any:
-        """The answer's JSON. Raises Refused."""
+        """Send a request and return the answer's JSON. Raises Refused."""
         try:
             answer = self.client.request(method, path, **options)
             content = answer.json()
@@ -36,7 +36,7 @@ class Api:
         self.ask("POST", "/v1/collections", json={"name": collection})
 
     def send(self, collection: str, files: Mapping[str, str | bytes]) -> list[str]:
-        """Ids of files given as name -> content."""
+        """Send files given as name -> content; return their ids."""
         parts = [("file", (name, content)) for name, content in files.items()]
         sent = self.ask("POST", f"/v1/collections/{collection}/files", files=parts)
         return [str(file["id"]) for file in sent["data"]]
@@ -46,7 +46,7 @@ class Api:
         return found
 
     def wait(self, collection: str, seconds: float = 3600) -> list[dict[str, Any]]:
-        """Its files, once all are ready. Raises Refused where one fails."""
+        """Wait until all of a collection's files are ready, and return them. Raises Refused where one fails."""
         deadline = time.monotonic() + seconds
         while True:
             files = self.files(collection)
@@ -64,7 +64,7 @@ class Api:
         return found
 
     def chat(self, question: str, **fields: Any) -> dict[str, Any]:
-        """The whole answer, greedy."""
+        """Ask for the whole answer, greedy."""
         asked: dict[str, Any] = self.ask("POST", "/v1/chat/completions", json=chat_body(question, **fields))
         return asked
 
@@ -85,7 +85,7 @@ def chat_body(question: str, **fields: Any) -> dict[str, Any]:
 
 
 def documents_file(documents: Sequence[tuple[str, str]]) -> str:
-    """A jsonl file of titles and texts."""
+    """Write a jsonl file of titles and texts."""
     import json
 
     return "".join(json.dumps({"title": title, "text": text}) + "\n" for title, text in documents)

@@ -55,7 +55,7 @@ def put_under_load(
 
 
 def one_by_one(url: str, questions: Sequence[str], key: str = "", **fields: Any) -> Load:
-    """Each question once, with nothing else under way."""
+    """Ask each question once, with nothing else under way."""
 
     async def ask() -> Load:
         load = Load(1, 0.0)
@@ -98,7 +98,7 @@ async def _all(
 
 
 async def _ask(http: httpx.AsyncClient, load: Load, began: float, body: dict[str, Any]) -> float | None:
-    """Seconds to wait before the same is asked again; None: it was answered, or never will be."""
+    """Ask; return the seconds to wait before the same is asked again; None: it was answered, or never will be."""
     sent = time.monotonic()
     try:
         async with http.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -121,7 +121,7 @@ async def _ask(http: httpx.AsyncClient, load: Load, began: float, body: dict[str
 
 
 def retry_after(load: Load, value: str | None) -> float:
-    """What a 503 asks for; where it asks for nothing that can be done, that is noted."""
+    """Return what a 503 asks for, in seconds; where it asks for nothing that can be done, that is noted."""
     if value is None or not value.isdecimal() or not 1 <= int(value) <= LONGEST_PAUSE:
         load.note("503 without a usable Retry-After", repr(value))
         return 1.0
@@ -129,7 +129,7 @@ def retry_after(load: Load, value: str | None) -> float:
 
 
 async def _answer(response: httpx.Response, sent: float, began: float, question: str) -> Answered | dict[str, Any]:
-    """The error, where the stream ends with one."""
+    """Read an answer, or the error, where the stream ends with one."""
     text, first, last = "", 0.0, {}
     async for event in _events(response):
         if "error" in event:

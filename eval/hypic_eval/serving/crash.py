@@ -44,7 +44,7 @@ def run_crash(
     row_file: RowFile | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """n kills of servers in ``folder``, which is left as it is. What is broken is in the results' samples.
+    """Kill servers in ``folder`` n times; it is left as it is. What is broken is in the results' samples.
 
     row_file: kills that it has are not made again; those that are left begin in an empty folder.
     """

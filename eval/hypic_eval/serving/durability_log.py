@@ -46,7 +46,7 @@ class DurabilityLog:
 
     @contextlib.contextmanager
     def request(self, what: str) -> Iterator[None]:
-        """What gets no answer stays in ``doing``."""
+        """Note a request in ``doing``, where it stays if it gets no answer."""
         self.doing.add(what)
         yield
         self.doing.discard(what)
@@ -78,7 +78,7 @@ def first_sentence(word: str) -> str:
 
 
 def use(url: str, promises: DurabilityLog, seed: float, ended: threading.Event) -> None:
-    """Makes collections, sends files and deletes some, until the server is killed."""
+    """Make collections, send files and delete some, until the server is killed."""
     chance = random.Random(seed)
     with Api(url, seconds=60) as api, contextlib.suppress(Refused):
         while not ended.is_set():
@@ -96,7 +96,7 @@ def use(url: str, promises: DurabilityLog, seed: float, ended: threading.Event) 
 
 
 def ask(url: str, promises: DurabilityLog, seed: float, ended: threading.Event) -> None:
-    """Asks over documents of its own, whose segments are made, written, and evicted again."""
+    """Ask over documents of its own, whose segments are made, written, and evicted again."""
     chance = random.Random(seed)
     with Api(url, seconds=60) as api, contextlib.suppress(Refused):
         while not ended.is_set():
@@ -145,7 +145,7 @@ def _note_ready(api: Api, promises: DurabilityLog, collection: str) -> None:
 
 
 def check(api: Api, promises: DurabilityLog, wait: bool = False) -> None:
-    """Of a server that was started again. wait: until every file is ready. Raises Broken."""
+    """Check a server that was started again. wait: until every file is ready. Raises Broken."""
     names = {one["name"] for one in api.ask("GET", "/v1/collections")["data"]}
     for name in promises.going - names:
         promises.drop_collection(name)  # done, though it could not say so
@@ -170,6 +170,7 @@ def check(api: Api, promises: DurabilityLog, wait: bool = False) -> None:
 
 
 def _is_found(api: Api, file: File) -> bool:
-    """By its first sentence, a chunk of its own where the text is long, or by its opening, where all is one chunk."""
+    """Search a file by its first sentence, a chunk of its own where the text is long, or by its
+    opening, where all is one chunk."""
     questions = filter(None, (first_sentence(file.word), file.opening))
     return any(file.word in one["text"] for question in questions for one in api.search(file.collection, question, 100))

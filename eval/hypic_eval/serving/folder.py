@@ -31,7 +31,7 @@ def check_databases(folder: Path) -> None:
 
 
 def check_remote(folder: Path) -> None:
-    """That every entry which has its record is whole there. Raises Broken."""
+    """Check that every entry which has its record is whole there. Raises Broken."""
     for path in folder.glob("*/*.json"):
         with contextlib.suppress(ValueError, FileNotFoundError):  # a record cut short is a miss
             record = Record.from_fields(json.loads(path.read_text()))
@@ -44,8 +44,8 @@ def check_remote(folder: Path) -> None:
 
 
 def under_way(folder: Path, remote: Path, disk_budget: int, since: float) -> list[str]:
-    """What a killed server was at, as far as its files tell. folder: HYPIC_HOME/server. since: seconds since 1970 at
-    which it began to be used."""
+    """Say what a killed server was at, as far as its files tell. folder: HYPIC_HOME/server. since: seconds since
+    1970 at which it began to be used."""
     found = []
     with contextlib.suppress(sqlite3.OperationalError), copied(folder / "server.sqlite") as db:
         if any(status in UNDER_WAY for (status,) in db.execute("SELECT status FROM files")):
@@ -65,7 +65,7 @@ def under_way(folder: Path, remote: Path, disk_budget: int, since: float) -> lis
 
 
 def check_nothing_left_over(folder: Path, gone: Set[str]) -> None:
-    """Of a server that has started and takes no requests: no file without its row, no row without its file, and the
+    """Check a server that has started and takes no requests: no file without its row, no row without its file, and the
     words in ``gone``, of what was deleted, stand nowhere. Raises Broken."""
     if left := [*_uploads(folder), *_collections(folder), *_segments(folder), *_standing(folder, gone)]:
         raise Broken(f"{len(left)} things are left over: {'; '.join(left[:5])}")
@@ -79,7 +79,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def copied(path: Path) -> Iterator[sqlite3.Connection]:
-    """A database with its log, so that the server itself has to recover what the kill has left."""
+    """Open a copy of a database with its log, so that the server itself has to recover what the kill has left."""
     with tempfile.TemporaryDirectory(prefix="hypic-copy-") as folder:
         for suffix in ("", "-wal"):
             with contextlib.suppress(FileNotFoundError):

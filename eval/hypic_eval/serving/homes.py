@@ -13,7 +13,7 @@ from hypic_rag.config import home
 
 @contextlib.contextmanager
 def temporary_home() -> Iterator[Path]:
-    """Under the user's, so that the disk is the one that a real server has."""
+    """Make a home under the user's, so that the disk is the one that a real server has."""
     home().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home(), prefix="eval-", ignore_cleanup_errors=True) as folder:
         models = home() / "models"
@@ -23,7 +23,7 @@ def temporary_home() -> Iterator[Path]:
 
 
 def new_key(home: Path, tenant: str) -> str:
-    """A new API key."""
+    """Make a new API key."""
     command = [sys.executable, "-m", "hypic_apps.cli.main", "keys", "add", "--tenant", tenant]
     made = subprocess.run(
         command, env={**os.environ, "HYPIC_HOME": str(home)}, capture_output=True, text=True, check=True

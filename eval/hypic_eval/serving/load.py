@@ -55,7 +55,7 @@ def measure_load(
     pid: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Measured:
-    """Ingests the questions' documents into a collection, asks about them, and removes it.
+    """Ingest the questions' documents into a collection, ask about them, and remove it.
 
     pid: of the server's process, where it is on this machine. Raises Refused where the server does not take them.
     """
@@ -121,7 +121,7 @@ def summarise(measured: Measured, data: str, differences: Sequence[Difference] |
 
 
 def answer_rows(load: Load) -> Iterator[dict[str, Any]]:
-    """What is known of every answer, for a file of its own."""
+    """Yield what is known of every answer, for a file of its own."""
     for one in load.answers:
         yield {
             "question": one.question,

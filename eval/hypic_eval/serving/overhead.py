@@ -56,7 +56,7 @@ def measure_overhead(
     n: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Round]:
-    """n rounds, the questions in turn. engine: of the server's model and policy. Raises Refused, NotWarm."""
+    """Measure n rounds, the questions in turn. engine: of the server's model and policy. Raises Refused, NotWarm."""
     rounds: list[Round] = []
     n_untimed = N_WARMING * len(questions)
     with closing(_connected(url)) as connection:
@@ -83,7 +83,7 @@ def _connected(url: str) -> http.client.HTTPConnection:
 
 
 def _served(connection: http.client.HTTPConnection, question: "Question", is_timed: bool) -> tuple[float, float]:
-    """As the client sees it, and as the server's engine tells."""
+    """Time a request, in ms, as the client sees it, and as the server's engine tells."""
     documents = [{"title": title, "text": text} for title, text in question.documents[:N_DOCUMENTS]]
     fields = chat_body(question.text, documents=documents, max_tokens=N_TOKENS, stream=True)
     body, first, last = json.dumps(fields).encode(), 0.0, {}

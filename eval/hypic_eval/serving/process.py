@@ -35,7 +35,7 @@ class Server:
         return self.process.pid
 
     def kill(self) -> None:
-        """With SIGKILL: it can do nothing about it."""
+        """Kill with SIGKILL: the server can do nothing about it."""
         self.process.kill()
         self.process.join()
 
@@ -44,7 +44,8 @@ class Server:
 def started(
     home: Path, *options: str, settings: Mapping[str, str] | None = None, how: How = "spawn", seconds: float = 600
 ) -> Iterator[Server]:
-    """A server of this HYPIC_HOME on a free port, once it takes requests; stopped at the end, if it still runs.
+    """Start a server of this HYPIC_HOME on a free port; yield it once it takes requests; stop
+    it at the end, if it still runs.
 
     settings: environment variables. how: "spawn" imports everything anew, as the command does; "forkserver" once for
     many servers, which saves ten seconds each. What it says goes to HOME/server.log.
@@ -70,7 +71,7 @@ def started(
 
 
 def _serve(environment: Mapping[str, str], said: str, options: list[str]) -> None:
-    """In the new process."""
+    """Serve, in the new process."""
     with open(said, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -29,8 +29,8 @@ NOTES = [
 
 @dataclass
 class Times:
-    """Of tenant B, ms: over what A has cached, over what nobody has, and over what it has cached itself. odd: answers
-    that name a tier or a reason where they should not."""
+    """The times of tenant B, ms: over what A has cached, over what nobody has, and over what it has cached itself. odd:
+    answers that name a tier or a reason where they should not."""
 
     known: list[float] = field(default_factory=list)
     unknown: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ def measure_tenants(
 
 
 def one_round(a: Api, b: Api, chance: random.Random) -> dict[str, Any]:
-    """Milliseconds of tenant B over what A has cached, over what nobody has, and over what it has asked before."""
+    """Time tenant B, in ms, over what A has cached, over what nobody has, and over what it has asked before."""
     texts = {"known": words(chance), "unknown": words(chance)}
     odd: list[str] = []
     ask(a, texts["known"], False, odd)
@@ -87,7 +87,7 @@ def one_round(a: Api, b: Api, chance: random.Random) -> dict[str, Any]:
 
 
 def ask(api: Api, document: str, is_hit: bool, odd: list[str]) -> float:
-    """Milliseconds."""
+    """Time one answer, in ms."""
     began = time.perf_counter()
     answer = api.chat(QUESTION, documents=[document], max_tokens=1)
     took = 1e3 * (time.perf_counter() - began)
@@ -98,13 +98,14 @@ def ask(api: Api, document: str, is_hit: bool, odd: list[str]) -> float:
 
 
 def words(chance: random.Random) -> str:
-    """Of a few syllables each, so that no two documents share more than some."""
+    """Draw words of a few syllables each, so that no two documents share more than some."""
     syllables = [chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(3 * N_WORDS)]
     return " ".join("".join(syllables[i : i + 3]) for i in range(0, len(syllables), 3))
 
 
 def summarise(model: str, times: Times) -> tuple[Results, Equivalence | None]:
-    """None where hits are no quicker than misses: then there is nothing to tell, nor to measure with."""
+    """Summarise times; None where hits are no quicker than misses: then there is
+    nothing to tell, nor to measure with."""
 
     def row(mode: str, metric: str, arrow: str, unit: str, value: float, interval: tuple[float, float] | None = None,
             goal: float | None = None) -> ResultRow:  # fmt: skip

@@ -26,7 +26,7 @@ class HealthLog:
 
 @contextlib.contextmanager
 def watched(url: str, pid: int | None) -> Iterator[HealthLog]:
-    """Threads of their own look until the block ends. pid: None where the process is not on this machine."""
+    """Watch, in threads of their own, until the block ends. pid: None where the process is not on this machine."""
     seen, ended, began = HealthLog(), threading.Event(), time.monotonic()
 
     def health() -> None:
@@ -58,7 +58,7 @@ def watched(url: str, pid: int | None) -> Iterator[HealthLog]:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """VmRSS of Linux's /proc; None where that is not there, or the process is not."""
+    """Read VmRSS of Linux's /proc; None where that is not there, or the process is not."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
@@ -67,8 +67,8 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def settled_and_end(memory: Sequence[tuple[float, int]], seconds: float) -> tuple[float, float] | None:
-    """Resident bytes a fifth of the time after the start and at its end, each the median of a twentieth of the time;
-    None where there are no samples. memory: as in ``HealthLog``."""
+    """Return the resident bytes a fifth of the time after the start and at its end, each the median of a twentieth of
+    the time; None where there are no samples. memory: as in ``HealthLog``."""
     at = [
         [nbytes for when, nbytes in memory if start * seconds <= when <= (start + ENDS) * seconds]
         for start in (SETTLED, 1 - ENDS)

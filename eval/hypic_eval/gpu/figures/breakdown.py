@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Iterator[ResultRow]:
 
 
 def tell(bench: Bench, what: str, trace: Trace, top: int = TOP) -> None:
-    """The longest kernels as lines of progress."""
+    """Report the longest kernels as lines of progress."""
     bench.say(f"{what} by kernel, {trace.kernel_ms:.3f} ms of kernels and {trace.copy_ms:.3f} ms of copies:")
     for name, count, ms in trace.by_name()[:top]:
         bench.say(f"{ms:8.3f} ms {count:5d}x {name[:NAME]}")

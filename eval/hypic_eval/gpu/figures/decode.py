@@ -51,14 +51,15 @@ def measure(bench: Bench) -> Iterator[ResultRow]:
 
 
 def workload(bench: Bench, n_requests: int) -> tuple[list[Prompt], str]:
-    """The prompts of so many requests, and what a row says of them."""
+    """Return the prompts of so many requests, and what a row says of them."""
     n = n_segments(bench, n_requests)
     data = f"{n_requests} request{'s' * (n_requests > 1)}, {ttft.workload(bench, n)}"
     return [bench.prompt(n, i) for i in range(n_requests)], data
 
 
 def n_segments(bench: Bench, n_requests: int) -> int:
-    """As many a prompt as let all requests' keys fit in full mode, at most the fewest that are measured elsewhere."""
+    """Return as many a prompt as let all requests' keys fit in full mode, at most the
+    fewest that are measured elsewhere."""
     few = min(bench.sizes.segments)
     if bench.token_slots is None:
         return few
@@ -75,12 +76,13 @@ def why_few(bench: Bench, prompts: Sequence[Prompt]) -> str:
 
 
 def n_tokens(bench: Bench, n_requests: int) -> int:
-    """That a request may draw: one a step until all are under way, then those that settle, then the timed ones."""
+    """Count the tokens that a request may draw: one a step until all are under way, then those
+    that settle, then the timed ones."""
     return n_requests + SETTLE + bench.sizes.decoded + 1
 
 
 def step_times(bench: Bench, prompts: Sequence[Prompt], policy: Policy) -> list[float]:
-    """ms of each step with all of the prompts under way. Raises as ``under_way``."""
+    """Time each step, in ms, with all of the prompts under way. Raises as ``under_way``."""
     with under_way(bench, prompts, policy):
         times = [elapsed_ms(bench.engine.step, bench.device) for _ in range(bench.sizes.decoded)]
     bench.say(f"{len(prompts)} requests, {policy.mode}: {sorted(times)[len(times) // 2]:.2f} ms a step")
@@ -89,7 +91,7 @@ def step_times(bench: Bench, prompts: Sequence[Prompt], policy: Policy) -> list[
 
 @contextmanager
 def under_way(bench: Bench, prompts: Sequence[Prompt], policy: Policy) -> Iterator[None]:
-    """Every prompt has its first tokens; they come one a step, so that prefills do not pile up, and go at the end.
+    """Give every prompt its first tokens; they come one a step, so that prefills do not pile up, and go at the end.
 
     Raises WrongPath where they do not all fit.
     """

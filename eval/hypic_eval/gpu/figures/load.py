@@ -59,7 +59,7 @@ def measure(bench: Bench) -> Iterator[ResultRow]:
 
 
 def pool_too_small(bench: Bench, segments: Sequence[Ids]) -> str:
-    """Why what follows is no figure of entries on the device, or nothing."""
+    """Say why what follows is no figure of entries on the device, or nothing."""
     n_absent = bench.absent(segments)
     if not n_absent:
         return ""
@@ -74,7 +74,8 @@ def came_from(tiers: Counter[str]) -> str:
 
 
 def mixed_prompts(bench: Bench, n: int, n_requests: int) -> list[Prompt]:
-    """The first half of the segments is common, but stands elsewhere in each prompt; the rest is the prompt's own."""
+    """Build prompts of which the first half of the segments is common, but stands elsewhere in
+    each; the rest is the prompt's own."""
     common, own = n // 2, n - n // 2
     every = bench.segments(common + n_requests * own)
     prompts = []
@@ -88,7 +89,8 @@ def mixed_prompts(bench: Bench, n: int, n_requests: int) -> list[Prompt]:
 
 
 def at_once(bench: Bench, prompts: Sequence[Prompt], warm: bool = True) -> tuple[list[float], Counter[str]]:
-    """ms until each request's first token, all having come at the same moment, and how many segments came from where.
+    """Time each request, in ms, until its first token, all having come at the same moment; count how
+    many segments came from where.
 
     warm: no segment may be missing.
     """
@@ -109,7 +111,7 @@ def at_once(bench: Bench, prompts: Sequence[Prompt], warm: bool = True) -> tuple
 
 
 def one_by_one(runs: Sequence[Callable[[], object]]) -> list[float]:
-    """ms until each is done, all having come at the same moment and been taken in turn."""
+    """Time each, in ms, until it is done, all having come at the same moment and been taken in turn."""
     began = perf_counter()
     times = []
     for run in runs:

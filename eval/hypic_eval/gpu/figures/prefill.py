@@ -73,7 +73,7 @@ def measure(bench: Bench) -> Iterator[ResultRow]:
 
 @contextmanager
 def passes_of(bench: Bench) -> Iterator[list[int]]:
-    """Rows of every forward pass of the engine's model, as they come."""
+    """Collect the rows of every forward pass of the engine's model, as they come."""
     rows: list[int] = []
 
     def note(module: Any, args: Any, given: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def passes_of(bench: Bench) -> Iterator[list[int]]:
 
 
 def split(segments: Sequence[Ids], passes: Sequence[int]) -> list[Sequence[Ids]]:
-    """The segments, of one length, as these passes took them; all in one where that cannot be said."""
+    """Split the segments, of one length, as these passes took them; all in one where that cannot be said."""
     counts = [rows // len(segments[0]) for rows in passes]
     if 0 in counts or sum(counts) != len(segments):
         return [segments]
@@ -101,6 +101,6 @@ def _plain(bench: Bench, groups: Sequence[Sequence[Ids]]) -> None:
 
 
 def _way(bench: Bench) -> Way:
-    """The faster of torch's and fla's convolution and norms; a batch of short segments needs no chunks."""
+    """Choose the faster of torch's and fla's convolution and norms; a batch of short segments needs no chunks."""
     bench.plain.choose(bench.prompt(min(bench.sizes.segments), 0).token_ids, bench.say)
     return Way(bench.plain.way.fused, bench.plain.way.cudnn)

@@ -46,12 +46,13 @@ def measure(bench: Bench) -> Iterator[ResultRow]:
 
 
 def norms(T: torch.Tensor) -> torch.Tensor:
-    """(H,) Frobenius, of (H, K, K)."""
+    """Compute the Frobenius norms (H,) of T (H, K, K)."""
     return torch.linalg.vector_norm(T.float(), dim=(1, 2)).cpu()
 
 
 def errors(entry: Entry, codec: str, encoded: Entry) -> dict[str, float]:
-    """By what a codec encodes: Frobenius norm of the difference over that of the tensors, of all layers together."""
+    """Measure, by what a codec encodes, the Frobenius norm of the difference over that of the
+    tensors, of all layers together."""
     decoded = codec_named(codec).decode(encoded)
     found: dict[str, float] = {}
     for name in codec_named(codec).encodings:

@@ -27,7 +27,7 @@ def measure(bench: Bench) -> Iterator[ResultRow]:
 
 
 def at(bench: Bench, n: int) -> list[ResultRow]:
-    """Both ways with n segments, taking turns, and their ratio."""
+    """Measure both ways with n segments, taking turns, and their ratio."""
     data = workload(bench, n)
     longest = bench.prompt(n, 0)
     tried = bench.plain.choose(longest.token_ids, bench.say)
@@ -62,7 +62,7 @@ def at(bench: Bench, n: int) -> list[ResultRow]:
 
 
 def why_void(bench: Bench, n: int, full_ms: float) -> str:
-    """Why the ratio does not count, or nothing."""
+    """Say why the ratio does not count, or nothing."""
     if not bench.counts:
         return ""
     if not bench.plain.uses_fla:
@@ -74,7 +74,7 @@ def why_void(bench: Bench, n: int, full_ms: float) -> str:
 
 
 def slope(bench: Bench) -> ResultRow:
-    """Of the warm time over the number of segments, between the fewest and the most."""
+    """Measure the slope of the warm time over the number of segments, between the fewest and the most."""
     few, most = min(bench.sizes.segments), bench.most_segments
     counts = sorted({int(n) for n in np.linspace(few, most, SLOPE_STEPS + 1)})
     medians = []
