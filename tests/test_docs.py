@@ -1,5 +1,6 @@
-"""The documents name files that exist, and every export is documented."""
+"""The documents name files that exist, every export is documented, and docstrings say what functions do."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,13 @@ import hypic_rag
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LIBRARY = [ROOT / folder for folder in ("hypic_rag", "kernels", "apps", "eval")]
+NO_VERB = re.compile(  # a first word in the third person or the plural ends in s; an argument's note is "x: ..."
+    r"(A|About|After|All|Also|An|Around|At|Back|Before|Below|Both|By|Each|Empty|Every|Everything|False|For|From|How|If"
+    r"|In|Into|It|Kept|Made|Most|No|Nobody|None|Nothing|Number|Of|On|One|Only|Over|Some|Something|That|The|There|Those"
+    r"|To|True|Two|Under|Until|Up|What|When|Where|Whether|Which|Who|Whose|Why|With|Without|[A-Z]\w*[^\Ws]s)[.,;]?"
+    r"|[A-Z][a-z]+:|\(.*"
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[document.name for document in DOCUMENTS])
@@ -49,3 +57,28 @@ def test_the_page_of_models_is_what_the_code_says() -> None:
     command = [sys.executable, "-m", "hypic_eval.cli", "models"]
     made = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
     assert made.stdout == (ROOT / "docs" / "models.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("word", ["Of", "The", "None.", "Raises", "Bytes", "(N,", "Atomic:"])
+def test_a_first_word_that_is_no_verb_is_noticed(word: str) -> None:
+    assert NO_VERB.fullmatch(word)
+
+
+@pytest.mark.parametrize("word", ["Return", "Pass", "Note", "Discard", "q,", "x:", "R:", "``model``:"])
+def test_a_verb_and_an_arguments_note_pass(word: str) -> None:
+    assert not NO_VERB.fullmatch(word)
+
+
+def test_docstrings_say_what_functions_do_and_what_classes_are() -> None:
+    """Of a function in the imperative ("Return the ...", "Measure ..."), of a class or a property what it is."""
+    wrong = []
+    for file in sorted(path for folder in LIBRARY for path in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            word = first.partition(" ")[0]
+            is_noun = isinstance(node, ast.ClassDef) or any("property" in ast.unparse(d) for d in node.decorator_list)
+            if word in ("Of", "As") if is_noun else NO_VERB.fullmatch(word):
+                wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.name}: {first}")
+    assert not wrong, "\n".join(wrong)

@@ -42,7 +42,7 @@ class Entry:
 
     @cached_property
     def transition_norms(self) -> tuple[Tensor | None, ...]:
-        """Of each layer, the Frobenius norms (H,) float32 of its heads' dense T, on the CPU; None where it has none."""
+        """Frobenius norms (H,) float32 of each layer's heads' dense T, on the CPU; None where a layer has none."""
         Ts = [layer.tensors.get("T") for layer in self.layers]
         dense = [T for T in Ts if T is not None and T.dim() == 3]
         if not dense:

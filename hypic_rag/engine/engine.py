@@ -162,12 +162,12 @@ class SegmentEngine:
 
     @property
     def pool(self) -> "DevicePool | None":
-        """Of the device, where its kernels run this model."""
+        """The device's pools, where its kernels run this model."""
         return getattr(self.backend, "pool", None)
 
     @property
     def segments(self) -> SegmentManager:
-        """Of this namespace."""
+        """The segments of this namespace."""
         return self._segments_of(self.namespace)
 
     @property

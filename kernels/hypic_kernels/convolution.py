@@ -18,7 +18,7 @@ def convolve(
     block: int = 1024,
     num_warps: int = 4,
 ) -> Tensor:
-    """Depthwise: ``y_i = sum_j weight[:, j] x_{i - (k - 1) + j} + bias``, SiLU of it where asked.
+    """Convolve each channel alone: ``y_i = sum_j weight[:, j] x_{i - (k - 1) + j} + bias``, SiLU of it where asked.
 
     x: (N, C), rows of any stride. weight: (C, k), best with a tap's channels side by side in memory, as rows are read.
     bias: (C,). tails: (n_slots, k - 1, C) in x's dtype, oldest row

@@ -32,7 +32,7 @@ class Collection:
 
     @property
     def namespace(self) -> str:
-        """Of its segments."""
+        """The namespace of its segments."""
         return self.tenant.namespace(self.id)
 
 

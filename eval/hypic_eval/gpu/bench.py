@@ -79,7 +79,7 @@ class Bench:
 
     @property
     def token_slots(self) -> int | None:
-        """Of the device's pools, for all keys of entries and requests; None where the engine has none."""
+        """Token slots of the device's pools, for all keys of entries and requests; None where the engine has none."""
         if self.engine.pool is None:
             return None
         kept = (t for layer in self.engine.pool.layers for t in layer.tokens.values())

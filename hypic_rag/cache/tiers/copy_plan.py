@@ -47,7 +47,7 @@ class CopyPlan:
         return self.source, self.to + self.unit * np.array(place)[self.which], self.nbytes
 
     def matrices(self, first: int) -> np.ndarray:
-        """Number the matrix of each head, (n_dense, H) int32: those of live ones in a row
+        """Return the number of each head's matrix, (n_dense, H) int32: those of live ones in a row
         from ``first`` on; dead ones -1."""
         numbers = first + self.live.cumsum().reshape(self.live.shape) - 1
         return np.where(self.live, numbers, -1).astype(np.int32)

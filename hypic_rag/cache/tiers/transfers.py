@@ -48,7 +48,7 @@ class Transfers:
 
     @property
     def bytes_on_device(self) -> int:
-        """Of a GPU's memory, what such entries take: made there, and twice there until they have arrived."""
+        """What such entries take of a GPU's memory: made there, and twice there until they have arrived."""
         if self.stream is None:
             return 0
         return sum(one.entry.nbytes for one in self._waiting.values() if one.outline.on_device)

@@ -31,7 +31,8 @@ class ActivePolicy:
 def policy_in_force(
     fingerprint: str, *, mode: str | None = None, seam_tokens: int | None = None, compose: str | None = None
 ) -> ActivePolicy:
-    """None: not given. Who gives a seam or a composition wants cached segments, also where calibration says full.
+    """Return the policy in force for a model: what is given (None: not given), else its calibration, else the default.
+    Who gives a seam or a composition wants cached segments, also where calibration says full.
 
     Raises BadInput for a value that no policy has, or for a calibration that cannot be read.
     """

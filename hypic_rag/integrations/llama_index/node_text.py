@@ -4,7 +4,7 @@ from llama_index.core.schema import BaseNode, MetadataMode
 
 
 def title_and_text(node: BaseNode) -> tuple[str, str]:
-    """Title: metadata ``title``, else ``file_name``, else none. Text: the node's text without any metadata.
+    """Return the title (metadata ``title``, else ``file_name``, else none) and the node's text without any metadata.
 
     Metadata other than the title never enters a segment: a path, a date or a score that changes would make
     another segment of the same text, and nothing would be found in the cache.
