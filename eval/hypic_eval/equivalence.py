@@ -24,7 +24,9 @@ class Equivalence:
 
 
 def tost(values: Sequence[float], others: Sequence[float], margin: float, seed: int = SEED) -> Equivalence:
-    """values, others: measured in pairs, at least 10 of them. margin: more than 0, in their unit.
+    """Test in pairs whether the mean difference is within the margin: two one-sided tests.
+
+    values, others: measured in pairs, at least 10 of them. margin: more than 0, in their unit.
 
     The mean leaves out a tenth of the pairs at each end, the machine's hiccups; its interval is a percentile bootstrap
     over pairs. Equal input and seed give equal results. Source: Schuirmann 1987; Yuen 1974 for trimmed means.

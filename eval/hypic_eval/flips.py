@@ -76,7 +76,7 @@ def flip_entries(
     chance: random.Random,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Flipped:
-    """folder: of the engine's disk tier."""
+    """Flip bits of entries' files. folder: of the engine's disk tier."""
     from hypic_rag.cache import Miss
     from hypic_rag.cache.tiers.files import entry_path
     from hypic_rag.engine import Sampling
@@ -120,7 +120,10 @@ def flip(path: Path, chance: random.Random, first_bytes: int | None = None) -> i
 def flip_index(
     folder: Path, keys: "Sequence[SegmentKey]", entries: "Sequence[Entry]", n: int, chance: random.Random
 ) -> Counter[str]:
-    """folder: with a closed cache in ``segments``, which is copied. How the lookups of all keys ended, n times."""
+    """Flip a bit of the index n times; count how the lookups of all keys ended.
+
+    folder: with a closed cache in ``segments``, which is copied.
+    """
     from hypic_rag.cache import Hit, SegmentCache
     from hypic_rag.errors import StoreDamaged, StoreMismatch
 

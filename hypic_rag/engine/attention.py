@@ -43,7 +43,8 @@ class AttentionHandle:
         module.hypic = cls.take(layer, cache_spec)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, params: AttentionParams) -> Tensor:
-        """q: (Hq, N, D); k: (H, N, D); v: (H, N, Dv), rows of the pass. Return (Hq, N, Dv)."""
+        """Attend by the pass that runs. q: (Hq, N, D); k: (H, N, D); v: (H, N, Dv), rows of
+        the pass. Returns (Hq, N, Dv)."""
         return self.current.running.attend(self.slot, self.layer, q, k, v, params)
 
 

@@ -123,7 +123,9 @@ class SegmentEngine:
         device: torch.device | str | None = None,
         **options: Any,
     ) -> "SegmentEngine":
-        """``model``: "default", a local folder, or a name on the Hugging Face hub.
+        """Load a model and make an engine of it.
+
+        ``model``: "default", a local folder, or a name on the Hugging Face hub.
 
         dtype: float32 on a CPU, bfloat16 on a GPU unless given. device: a GPU where there is one. ``options``: as
         for the constructor, but a policy that is not given is the model's calibrated one, where it has one.

@@ -19,7 +19,7 @@ def draw_each(logits: Sequence[Tensor], how: Sequence[tuple[Sampling, torch.Gene
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator | None) -> int:
-    """logits: (vocabulary,). Greedy at temperature 0, else nucleus sampling (arXiv 1904.09751)."""
+    """Draw a token's id. logits: (vocabulary,). Greedy at temperature 0, else nucleus sampling (arXiv 1904.09751)."""
     if sampling.temperature == 0:
         return int(logits.argmax())
     logits = logits.double().cpu()

@@ -81,7 +81,7 @@ class KVCache:
         return cls(room(keys), None if values is None else room(values))
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """keys, values: (H, n, D). Grows by doubling where the capacity does not suffice."""
+        """Append rows. keys, values: (H, n, D). Grows by doubling where the capacity does not suffice."""
         end = self.n + keys.shape[1]
         if end > self.keys.shape[1]:
             grown = KVCache.empty(self.keys, self.values, max(end, 2 * self.keys.shape[1]))

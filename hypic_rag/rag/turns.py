@@ -60,7 +60,7 @@ class Turns:
         self._lock = threading.Lock()
 
     def remember(self, setting: Setting, messages: Sequence[Message], turn: Turn) -> None:
-        """messages: up to and including the answer."""
+        """Remember a turn for the one that follows. messages: up to and including the answer."""
         key = _key(setting, messages)
         with self._lock:
             self._drop(key)

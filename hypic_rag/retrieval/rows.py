@@ -83,7 +83,8 @@ def document_of(row: Sequence[Any], is_sealed: bool) -> StoredDocument:
 
 
 def blob_of(vector: Vectors, doc_id: str, is_sealed: bool) -> bytes:
-    """doc_id: of the document that the chunk is shown as a part of."""
+    """Pack a vector, (dimension,) float32, as the database keeps it. doc_id: of the document that
+    the chunk is shown as a part of."""
     data = np.asarray(vector, "<f4").tobytes()
     return data + _seal(data, doc_id) if is_sealed else data
 

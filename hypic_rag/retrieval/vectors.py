@@ -29,8 +29,8 @@ class VectorIndex:
         return len(self.ids)
 
     def add(self, ids: Iterable[int], vectors: Vectors) -> None:
-        """``vectors``: (n, dimension) float32 of length 1. An id that is there already is an error of the
-        caller.
+        """Add vectors under their ids. ``vectors``: (n, dimension) float32 of length 1. An id that is there
+        already is an error of the caller.
         """
         new = np.asarray(list(ids), np.int64)
         assert vectors.shape == (len(new), self.dimension), vectors.shape

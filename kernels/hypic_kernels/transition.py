@@ -16,7 +16,9 @@ CHUNK = 64
 def transitions(
     k: Tensor, w: Tensor, log_decay: Tensor, start: Tensor, stop: Tensor, block: int = 128, precision: str = "fp16"
 ) -> Tensor:
-    """k: (N, Hk, K), keys at unit length. w: (N, H, K). log_decay: (N, H) float32, of each row alone, natural.
+    """Compute T of segments of Gated DeltaNet.
+
+    k: (N, Hk, K), keys at unit length. w: (N, H, K). log_decay: (N, H) float32, of each row alone, natural.
     start, stop: (S,) int32, the rows of each segment, whose chunks of 64 begin at ``start`` as those of w did.
 
     Returns T (S, H, K, K) float32. block: columns of T a program. precision: of the products, as ``tl.dot`` has it, or

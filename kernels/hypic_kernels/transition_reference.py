@@ -5,7 +5,8 @@ from torch import Tensor
 
 
 def transitions(k: Tensor, beta: Tensor, log_decay: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-    """k: (N, Hk, K). beta, log_decay: (N, H). Returns (S, H, K, K) float64: ``prod_t e^{g_t} (I - b_t k_t k_t^T)``."""
+    """Compute T of each segment, row by row. k: (N, Hk, K). beta, log_decay: (N, H). Returns (S, H, K, K) float64:
+    ``prod_t e^{g_t} (I - b_t k_t k_t^T)``."""
     n_heads, dim = beta.shape[1], k.shape[-1]
     k = k.double().repeat_interleave(n_heads // k.shape[1], dim=1)
     T = torch.eye(dim, dtype=torch.float64, device=k.device).expand(len(start), n_heads, -1, -1).clone()

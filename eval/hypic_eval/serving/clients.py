@@ -50,7 +50,8 @@ class Load:
 def put_under_load(
     url: str, questions: Sequence[str], n_connections: int, seconds: float, key: str = "", **fields: Any
 ) -> Load:
-    """fields: of every request, beside its question. Blocks for the seconds and until the last answer has come."""
+    """Ask by many connections at once. fields: of every request, beside its question. Blocks for the seconds and
+    until the last answer has come."""
     return asyncio.run(_all(url, questions, n_connections, seconds, key, fields))
 
 

@@ -62,7 +62,8 @@ def run_crash(
 
 
 def kill_each(folder: Path, numbers: Sequence[int], seed: int, note: Callable[[Mapping[str, Any]], None]) -> None:
-    """note: called with each kill once the next server was asked. After a broken promise the next has a new folder."""
+    """Kill a server once for each number. note: called with each kill once the next server was asked. After a broken
+    promise the next has a new folder."""
     home = folder / f"home-{numbers[0]}"
     settings = {**SMALL, "HYPIC_MODEL": str(make(folder / "model"))}
     left, promises, killed = list(numbers), DurabilityLog(), None
@@ -116,7 +117,7 @@ def use_and_kill(server: Server, promises: DurabilityLog, number: int, seed: int
 
 
 def summarise(kills: Sequence[dict[str, Any]]) -> Results:
-    """kills: rows as ``run_crash`` keeps them."""
+    """Sum kills up. kills: rows as ``run_crash`` keeps them."""
 
     def row(task: str, metric: str, arrow: str, unit: str, value: float, goal: float | None = None) -> ResultRow:
         mode = "killed at any moment"

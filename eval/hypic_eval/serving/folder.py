@@ -19,7 +19,7 @@ UNDER_WAY = ("queued", "parsing", "prefilling")
 
 
 def check_databases(folder: Path) -> None:
-    """folder: HYPIC_HOME/server, of no matter when. Raises Broken."""
+    """Check the server's databases. folder: HYPIC_HOME/server, of no matter when. Raises Broken."""
     for path in [path for pattern in DATABASES for path in folder.glob(pattern)]:
         with copied(path) as db:
             if (found := db.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:

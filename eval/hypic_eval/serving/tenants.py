@@ -59,7 +59,9 @@ def measure_tenants(
     model: str = "",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Times:
-    """keys: of tenants A and B. n: requests of B over documents that it has not seen, half of them known to A.
+    """Measure whether the time of an answer tells a tenant what another has cached.
+
+    keys: of tenants A and B. n: requests of B over documents that it has not seen, half of them known to A.
 
     row_file: rounds that it has of this model are not asked again.
     """

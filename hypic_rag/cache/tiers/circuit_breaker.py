@@ -33,7 +33,7 @@ class CircuitBreaker:
         return time.monotonic() < self._rests_until.get(doing, 0.0)
 
     def failed(self, doing: str, message: str, seconds: float = 0.0) -> None:
-        """message: whole, with the cause. seconds: that the attempt took."""
+        """Note a failed attempt. message: whole, with the cause. seconds: that the attempt took."""
         self._log.log(logging.DEBUG if doing in self._troubles else logging.WARNING, "%s", message)
         self._troubles[doing] = message
         if seconds >= self._rest_after:

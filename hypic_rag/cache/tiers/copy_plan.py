@@ -86,8 +86,8 @@ class CopyPlanner:
         self._known: WeakKeyDictionary[Entry, CopyPlan] = WeakKeyDictionary()
 
     def of(self, entry: Entry, dead_below: float) -> CopyPlan:
-        """dead_below: see ``DevicePool.put``. Raises ValueError where the entry is not of the slabs' shapes and types
-        (copies would make it fit)."""
+        """Plan the copies of an entry, once. dead_below: see ``DevicePool.put``. Raises ValueError where the entry is
+        not of the slabs' shapes and types (copies would make it fit)."""
         found = self._known.get(entry)
         if found is None or found.dead_below != dead_below:
             self._known[entry] = found = self._made(entry, dead_below)

@@ -120,7 +120,8 @@ class DeviceTensors:
         return sum(t.nbytes for t in (*tensors, self._matrices, self._T_at))
 
     def set_transitions(self, slots: Tensor, numbers: Tensor) -> None:
-        """slots: (E,) int64. numbers: (n_dense, E, H) int32, their rows of every ``T_at``. Both on the device."""
+        """Set which matrices are the T of the slots' heads. slots: (E,) int64. numbers: (n_dense, E, H) int32, their
+        rows of every ``T_at``. Both on the device."""
         self._T_at.index_copy_(1, slots, numbers)
 
     def copy_in(self, tensor: Tensor, layer: int, name: str, place: PoolPlace, live: np.ndarray) -> None:

@@ -23,7 +23,7 @@ is saved, beside the least recently used."""
 
 
 def priority(inflation: float, uses: int, n_tokens: int, nbytes: int, most_uses: float = MOST_USES) -> float:
-    """inflation: L. uses: the first, which stored it, included."""
+    """Compute an entry's priority. inflation: L. uses: the first, which stored it, included."""
     return inflation + min(uses, most_uses) * n_tokens / max(nbytes, 1)
 
 

@@ -7,7 +7,8 @@ from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
 def run_decay(rows: RecurrenceInputs, index: Tensor) -> ChunkRunner:
-    """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
+    """Prepare the chunks of a recurrence that only decays. index: (B, C) int64, row numbers; ``N`` (one past the last
+    row) pads and leaves the state as it is."""
     q, k, v = (gather(t, index) for t in (rows.q, rows.k, rows.v))
     total = log_decays(rows.log_decay, index).cumsum(-2)
     if rows.bonus is None:

@@ -8,7 +8,8 @@ from hypic_rag.engine.families.inputs import RecurrenceInputs
 
 
 def run_delta(rows: RecurrenceInputs, index: Tensor) -> ChunkRunner:
-    """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
+    """Prepare the chunks of a delta rule. index: (B, C) int64, row numbers; ``N`` (one past the last row) pads
+    and leaves the state as it is."""
     assert rows.beta is not None
     q, k, v = (gather(t, index) for t in (rows.q, rows.k, rows.v))
     beta = gather(rows.beta[..., None], index)

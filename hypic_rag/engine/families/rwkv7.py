@@ -30,7 +30,8 @@ def step(S: Tensor, row: RecurrenceInputs) -> tuple[Tensor, Tensor]:
 
 
 def run(rows: RecurrenceInputs, index: Tensor) -> ChunkRunner:
-    """index: (B, C) int64, row numbers; ``N`` (one past the last row) pads and leaves the state as it is."""
+    """Prepare the rows' chunks. index: (B, C) int64, row numbers; ``N`` (one past the last row) pads
+    and leaves the state as it is."""
     assert rows.a is not None and rows.b is not None
     q, k, v, a, b = (gather(t, index) for t in (rows.q, rows.k, rows.v, rows.a, rows.b))
     total = log_decays(rows.log_decay, index).cumsum(-2)

@@ -42,7 +42,8 @@ class Transition(Protocol):
     def keep(self, rows: RecurrenceInputs) -> Kept: ...
 
     def compose(self, R: Tensor, kept: Mapping[str, Tensor], S: Tensor, n_tokens: int, sizes: LayerSizes) -> Tensor:
-        """R, S: (H, K, V) float32, not modified. Returns a new one."""
+        """Return the state after a segment whose own is S, from the state R before it. R, S: (H, K, V) float32,
+        not modified. Returns a new one."""
         ...
 
 

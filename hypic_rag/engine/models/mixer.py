@@ -39,7 +39,7 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def mix(self, m: Any, x: Tensor) -> Tensor:
-        """x: (N, hidden), the rows of the pass. Returns (N, hidden)."""
+        """Mix the rows. x: (N, hidden), the rows of the pass. Returns (N, hidden)."""
         raise NotImplementedError
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:

@@ -34,7 +34,8 @@ class AttentionParams:
         return self.softcap is None and self.sinks is None
 
     def weights(self, scores: Tensor) -> Tensor:
-        """scores: (..., Hq, N, L) float32, scaled, -inf where unseen; changed. The last axis sums to one or less."""
+        """Turn scores to weights. scores: (..., Hq, N, L) float32, scaled, -inf where unseen; changed. The
+        last axis sums to one or less."""
         if self.softcap is not None:
             scores = torch.where(scores.isinf(), scores, self.softcap * torch.tanh(scores / self.softcap))
         if self.sinks is None:

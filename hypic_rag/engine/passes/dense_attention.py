@@ -20,7 +20,10 @@ def causal(q: Tensor, k: Tensor, v: Tensor, params: AttentionParams, window: int
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, params: AttentionParams) -> Tensor:
-    """mask: (N, L), True where seen; None is causal."""
+    """Attend to all keys at once. Heads of q may share those of k and v.
+
+    q: (Hq, N, D); k: (H, L, D); v: (H, L, Dv). mask: (N, L), True where seen; None is causal. Returns (Hq, N, Dv).
+    """
     n_shared = k.shape[0]
     if n_shared == 1:  # MLA's latent and multi-query attention: a view will do
         k, v = (t.expand(q.shape[0], -1, -1) for t in (k, v))

@@ -55,7 +55,8 @@ class VisibleKeys:
 
 
 def spliced_attention(visible: VisibleKeys, first: int, q: Tensor, params: AttentionParams) -> Tensor:
-    """q: (Hq, N, D), the sequence's own rows ``first, first + 1, ...``. Returns (Hq, N, Dv).
+    """Attend from own rows to the interiors' keys in place and to the own ones. q: (Hq, N, D), the sequence's own rows
+    ``first, first + 1, ...``. Returns (Hq, N, Dv).
 
     One softmax over the scores of all interiors and of the own rows. Heads that share keys become rows of one product.
     """

@@ -158,7 +158,8 @@ class HypicLLM(LLM):
         return "HypicLLM"
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """``made_from``: what ``from_dict`` makes it of again; None where it was given an engine."""
+        """Write the settings down. ``made_from``: what ``from_dict`` makes it of again;
+        None where it was given an engine."""
         return {**super().to_dict(**kwargs), "made_from": self._made_from}
 
     @classmethod
@@ -212,7 +213,8 @@ class HypicLLM(LLM):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any) -> ChatResponse:
-        """prompt: stands in for the rendered messages where documents are segments (``documents_prompt``)."""
+        """Answer a conversation. prompt: stands in for the rendered messages where documents are
+        segments (``documents_prompt``)."""
         return chat_of(self._generate(prompt or self._chat_prompt(messages), kwargs))
 
     @llm_chat_callback()

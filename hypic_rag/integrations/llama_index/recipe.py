@@ -9,7 +9,8 @@ from hypic_rag.engine import Policy
 
 
 def recipe(model: str, policy: Policy | None, options: dict[str, Any]) -> dict[str, Any]:
-    """options: those of a new engine that were given. Folders become absolute; a device or dtype of torch its name."""
+    """Write down how a HypicLLM was made. options: those of a new engine that were given. Folders become absolute; a
+    device or dtype of torch its name."""
     folder = Path(model).expanduser()
     plain = {
         name: value if isinstance(value, int) else str(value).removeprefix("torch.") for name, value in options.items()
