@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from hypic_apps.server.chat.engine_loop import Stream
 from hypic_apps.server.errors import ApiError, TooSlow
 from hypic_rag.engine import Generation
-from hypic_rag.rag import Asked, NothingFound, Ready
+from hypic_rag.rag import NothingFound, PreparedRequest, RagRequest
 
 if TYPE_CHECKING:
     from hypic_apps.server.app_state import Service
     from hypic_apps.server.auth.tenants import Tenant
 
 
-def prepare(service: "Service", tenant: "Tenant", asked: Asked, collection: str | None) -> Ready:
+def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection: str | None) -> PreparedRequest:
     """Find passages, build the prompt and see that it fits. Block.
 
     Raises BadInput, ContextTooLong, and ApiError for a collection that is not there or has nothing.
@@ -37,7 +37,7 @@ class StreamedAnswer:
     """An answer under way. ``texts`` gives it as it comes; then ``generation`` is there. ``close`` stops it."""
 
     service: "Service"
-    ready: Ready
+    ready: PreparedRequest
     stream: Stream
     total_ms: float = field(default=0.0, init=False)
     _generation: Generation | None = field(default=None, init=False)
@@ -61,7 +61,9 @@ class StreamedAnswer:
         self.stream.close()
 
 
-async def begin(service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], Ready]) -> StreamedAnswer:
+async def begin(
+    service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], PreparedRequest]
+) -> StreamedAnswer:
     """Make the prompt in a thread, which queues it too: on its way back here it would wait once more for its turn.
 
     arrived: of time.monotonic. Raises what ``make`` and ``EngineLoop.stream`` do, and TooSlow.

@@ -6,7 +6,7 @@ from hypic_apps.server.chat.rag_chat import StreamedAnswer
 from hypic_rag.engine import Report, SegmentUse
 from hypic_rag.engine.assemble import cached_seam
 from hypic_rag.prompt import Part
-from hypic_rag.rag import Ready
+from hypic_rag.rag import PreparedRequest
 
 
 def usage(answer: StreamedAnswer) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def about(answer: StreamedAnswer) -> dict[str, Any]:
     return {"documents": documents(answer.ready, answer.generation.report.segments), "hypic": hypic(answer)}
 
 
-def documents(ready: Ready, uses: tuple[SegmentUse, ...] | None = None) -> list[dict[str, Any]]:
+def documents(ready: PreparedRequest, uses: tuple[SegmentUse, ...] | None = None) -> list[dict[str, Any]]:
     """Describe the documents of the prompt, in its order. Without ``uses``, before it is run, nothing of tiers."""
     made = [
         {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, RequestBody
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from hypic_apps.server.app_state import Serving
@@ -17,12 +17,11 @@ from hypic_apps.server.chat.event_stream import EventStream, finished
 from hypic_apps.server.observability.logs import Arrived
 from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
-from hypic_apps.server.schemas.requests import ChatRequest
-from hypic_apps.server.schemas.requests import RequestBody as Fields
+from hypic_apps.server.schemas.requests import ChatRequest, RequestBody
 from hypic_apps.server.schemas.responses import ChatAnswer, ok
 from hypic_rag.config import Settings
 from hypic_rag.engine import Policy, Sampling
-from hypic_rag.rag import Asked, Message, Passage
+from hypic_rag.rag import Message, Passage, RagRequest
 
 router = APIRouter(route_class=AnswerRoute)
 
@@ -30,7 +29,7 @@ router = APIRouter(route_class=AnswerRoute)
 @router.post("/v1/chat/completions", response_model=None, responses=ok(ChatAnswer))
 async def chat(
     body: ChatRequest,
-    request: RequestBody,
+    request: Request,
     found: Serving,
     who: Asking,
     arrived: Arrived,
@@ -38,7 +37,7 @@ async def chat(
     """Answer the last message; over documents, where some are given or a collection is named."""
     check_model(found, body.model)
     passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
-    asked = Asked(
+    asked = RagRequest(
         tuple(Message("system" if one.role == "developer" else one.role, one.content) for one in body.messages),
         policy_of(body, found.engine.policy),
         sampling_of(body, found.settings),
@@ -80,14 +79,14 @@ async def _chunks(
         yield {**head, "choices": [], "usage": response_body.usage(answer)}
 
 
-def policy_of(body: Fields, policy: Policy) -> Policy:
+def policy_of(body: RequestBody, policy: Policy) -> Policy:
     """Return the server's policy, with what the request gives. Raises BadInput."""
     given = {"mode": body.mode, "seam_tokens": body.seam_tokens, "compose": body.compose}
     given = {name: value for name, value in given.items() if value is not None}
     return replace(policy, **given) if given else policy  # type: ignore[arg-type]
 
 
-def sampling_of(body: Fields, settings: Settings) -> Sampling:
+def sampling_of(body: RequestBody, settings: Settings) -> Sampling:
     """Return the server's sampling, with what the request gives; ``max_new_tokens`` is decided
     by the prompt. Raises BadInput."""
     return Sampling(

@@ -20,7 +20,7 @@ from hypic_apps.server.routes.models import check_model
 from hypic_apps.server.schemas.requests import CompletionRequest
 from hypic_apps.server.schemas.responses import CompletionAnswer, ok
 from hypic_rag.prompt import Prompt
-from hypic_rag.rag import Ready
+from hypic_rag.rag import PreparedRequest
 
 router = APIRouter(route_class=AnswerRoute)
 
@@ -66,7 +66,7 @@ def _choice(text: str, reason: str | None = None) -> dict[str, Any]:
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
 
 
-def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> Ready:
+def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> PreparedRequest:
     form, given = found.engine.format, body.prompt
     if isinstance(given, str):
         ids: Sequence[int] = form.encode(given)
@@ -74,4 +74,4 @@ def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> Ready:
         ids = [token for one in given for token in (form.encode(one) if isinstance(one, str) else (one,))]
     prompt, policy = Prompt.build((), (), ids), policy_of(body, found.engine.policy)
     sampling = found.rag.fit(prompt, policy, sampling_of(body, found.settings), body.max_tokens)
-    return Ready(prompt, sampling, policy, who.namespace())
+    return PreparedRequest(prompt, sampling, policy, who.namespace())
