@@ -12,8 +12,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # interrupts is a module of these tests
 
+from hypic_rag import default_model
 from hypic_rag.default_model import ensure
 from hypic_rag.errors import ModelNotReady
+from hypic_rag.prompt import PromptFormat
 
 sys.path.insert(0, str(Path(__file__).parent))  # small_tokenizers
 
@@ -32,6 +34,20 @@ def default_model_folder() -> Path:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def form() -> PromptFormat:
+    """The default model's prompt format."""
+    from transformers import AutoTokenizer
+
+    return PromptFormat(AutoTokenizer.from_pretrained(Path(default_model.__file__).parent))
+
+
+@pytest.fixture
+def few() -> Path:
+    """Four rows of HotpotQA."""
+    return Path(__file__).parent / "data" / "hotpotqa_few.jsonl"
 
 
 def _with_room(call: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ PACKAGES = {
     "hypic_kernels": ROOT / "kernels",
     "hypic_apps": ROOT / "apps",
     "hypic_eval": ROOT / "eval",
+    "hypic_qualify": ROOT / "eval",
 }
 MAX_TREE_BYTES = 52 * 1024**2
 MADE = {".venv", "__pycache__", "hypic_rag.egg-info", "build", ".pytest_cache", ".mypy_cache", ".ruff_cache"}

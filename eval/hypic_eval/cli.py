@@ -2,17 +2,12 @@
 
 from hypic_eval.commands import (
     codecs,
-    crash,
     exactness,
-    flips,
     gpu,
-    load,
     models,
-    overhead,
     quality,
     reference,
     table,
-    tenants,
     ttft,
 )
 from hypic_rag import command_line
@@ -23,16 +18,16 @@ START = """Start here:
   hypic-eval gpu --shape tiny --device cpu                       what is measured on a GPU, in miniature
   hypic-eval exactness --segments 1,4                            composition against a float64 recurrence
   hypic-eval codecs tests/data/hotpotqa_few.jsonl --limit 2      what storing segments in 8 bits costs
-  hypic-eval load --seconds 60                                   a server under 200 connections
   hypic-eval table results.json                                  a table of saved results
 """
 
 app = command_line.make_app(
-    (quality, ttft, gpu, codecs, exactness, reference, load, overhead, crash, flips, tenants, table, models),
+    (quality, ttft, gpu, codecs, exactness, reference, table, models),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "
-    "The model is a setting of hypic-rag: HYPIC_HOME/config.toml, HYPIC_MODEL, then --model.",
+    "The model is a setting of hypic-rag: HYPIC_HOME/config.toml, HYPIC_MODEL, then --model. "
+    "A server is qualified with hypic-qualify.",
 )
 
 

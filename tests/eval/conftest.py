@@ -1,4 +1,4 @@
-"""A small engine without a model, over a real cache and the default model's prompt format."""
+"""A small engine without a model, over a real cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
-from hypic_rag import default_model
 from hypic_rag.cache import Entry, Hit, LayerEntry, SegmentCache, SegmentKey
 from hypic_rag.engine import Generation, Policy, PrefillReport, Report, Sampling, Score, SegmentUse
 from hypic_rag.prompt import Prompt, PromptFormat
@@ -76,12 +74,6 @@ class FakeEngine:
         return SegmentUse(key.n_tokens, None, found.reason)
 
 
-@pytest.fixture(scope="session")
-def form() -> PromptFormat:
-    tokenizer = AutoTokenizer.from_pretrained(Path(default_model.__file__).parent)
-    return PromptFormat(tokenizer)
-
-
 @pytest.fixture
 def make_engine(form: PromptFormat) -> Callable[..., FakeEngine]:
     """Engines with a cache of their own, in memory or in a folder."""
@@ -90,12 +82,6 @@ def make_engine(form: PromptFormat) -> Callable[..., FakeEngine]:
         return FakeEngine(form, SegmentCache.open(folder), **options)
 
     return make
-
-
-@pytest.fixture
-def few() -> Path:
-    """Four rows of HotpotQA."""
-    return ROOT / "tests" / "data" / "hotpotqa_few.jsonl"
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["quality"], ["reference"], ["ttft"], ["gpu"], ["codecs"], ["load"], ["overhead"], ["table"]]
-)
+@pytest.mark.parametrize("command", [[], ["quality"], ["reference"], ["ttft"], ["gpu"], ["codecs"], ["table"]])
 def test_help_loads_no_torch(command: list[str]) -> None:
     run = subprocess.run([sys.executable, "-c", NO_TORCH, *command, "--help"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -13,11 +13,13 @@ from urllib.parse import urlsplit
 from hypic_eval.intervals import median
 from hypic_eval.machine import commit, describe_machine
 from hypic_eval.results import ResultRow, Results
-from hypic_eval.serving.api import Refused, chat_body
+
+from hypic_qualify.api import Refused, chat_body
 from hypic_rag.errors import HypicError
 
 if TYPE_CHECKING:
     from hypic_eval.task import Question
+
     from hypic_rag.engine import SegmentEngine
 
 VERSION = 2

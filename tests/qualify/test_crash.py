@@ -1,4 +1,4 @@
-"""hypic-eval crash: what it takes for broken, and a real server that is killed."""
+"""hypic-qualify crash: what it takes for broken, and a real server that is killed."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypic_apps.collections.database import CollectionDatabase
 from hypic_eval.rows import RowFile
-from hypic_eval.serving import crash
-from hypic_eval.serving.durability_log import Broken, DurabilityLog, File, check
-from hypic_eval.serving.folder import check_databases, check_nothing_left_over, check_remote, under_way
-from hypic_eval.serving.process import NoServer, started
 from hypic_eval.table import markdown
+from hypic_qualify import crash
+from hypic_qualify.durability_log import Broken, DurabilityLog, File, check
+from hypic_qualify.folder import check_databases, check_nothing_left_over, check_remote, under_way
+from hypic_qualify.process import NoServer, started
 
 from hypic_rag.cache import SegmentCache
 from hypic_rag.cache.record import Record

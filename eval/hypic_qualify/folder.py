@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Set
 from pathlib import Path
 
-from hypic_eval.serving.durability_log import Broken
+from hypic_qualify.durability_log import Broken
 from hypic_rag.cache.archive import check
 from hypic_rag.cache.header import EntryRefused
 from hypic_rag.cache.record import Record

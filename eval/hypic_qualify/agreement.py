@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hypic_eval.serving.clients import Answered
+from hypic_qualify.clients import Answered
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine

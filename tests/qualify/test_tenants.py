@@ -1,13 +1,13 @@
-"""hypic-eval tenants: against a real server over a tiny engine, and against one that has no tenants."""
+"""hypic-qualify tenants: against a real server over a tiny engine, and against one that has no tenants."""
 
 import sys
 from pathlib import Path
 
 import pytest
 from hypic_eval.rows import RowFile
-from hypic_eval.serving.homes import new_key, temporary_home
-from hypic_eval.serving.tenants import Times, measure_tenants, summarise
 from hypic_eval.table import markdown
+from hypic_qualify.homes import new_key, temporary_home
+from hypic_qualify.tenants import Times, measure_tenants, summarise
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "apps"), str(TESTS / "apps" / "server")]  # collecting, tiny_server

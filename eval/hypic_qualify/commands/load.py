@@ -1,4 +1,4 @@
-"""``hypic-eval load``: a server under many connections."""
+"""``hypic-qualify load``: a server under many connections."""
 
 import contextlib
 import json
@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
-
 from hypic_eval.commands.options import Device, Dtype, Limit, Model, open_engine, rows_beside, settings
 from hypic_eval.commands.report_results import hold_to_goals, show
+from typer import Option
 
 
 def run(
@@ -40,11 +39,12 @@ def run(
     """
     chosen = settings(model, device, dtype)
 
-    from hypic_eval.serving.agreement import explained
-    from hypic_eval.serving.homes import temporary_home
-    from hypic_eval.serving.load import answer_rows, measure_load, summarise
-    from hypic_eval.serving.process import started
     from hypic_eval.task import read_questions
+
+    from hypic_qualify.agreement import explained
+    from hypic_qualify.homes import temporary_home
+    from hypic_qualify.load import answer_rows, measure_load, summarise
+    from hypic_qualify.process import started
 
     def say(text: str) -> None:
         typer.echo(text, err=True)

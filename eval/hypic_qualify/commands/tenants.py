@@ -1,13 +1,12 @@
-"""``hypic-eval tenants``: what one tenant can tell of another."""
+"""``hypic-qualify tenants``: what one tenant can tell of another."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
-
 from hypic_eval.commands.options import Device, Dtype, Model, Rows, progress_bar, rows_beside, settings
 from hypic_eval.commands.report_results import hold_to_goals, show
+from typer import Option
 
 
 def run(
@@ -30,9 +29,10 @@ def run(
     chosen = settings(model, device, dtype)
 
     from hypic_eval.rows import RowFile
-    from hypic_eval.serving.homes import new_key, temporary_home
-    from hypic_eval.serving.process import started
-    from hypic_eval.serving.tenants import measure_tenants, summarise
+
+    from hypic_qualify.homes import new_key, temporary_home
+    from hypic_qualify.process import started
+    from hypic_qualify.tenants import measure_tenants, summarise
 
     row_file = RowFile(rows or rows_beside(out))
     with temporary_home() as home:

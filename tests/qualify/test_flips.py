@@ -1,11 +1,11 @@
-"""hypic-eval flips: every bit is found; and a cache that would not look is found out."""
+"""hypic-qualify flips: every bit is found; and a cache that would not look is found out."""
 
 from pathlib import Path
 
 import pytest
 from hypic_eval import flips
-from hypic_eval.flips import run_flips
 from hypic_eval.table import markdown
+from hypic_qualify.flips import run_flips
 
 from hypic_rag.cache import record
 from hypic_rag.cache.tiers import files

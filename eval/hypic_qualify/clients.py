@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from hypic_eval.serving.api import chat_body
+from hypic_qualify.api import chat_body
 
 LONGEST_PAUSE = 60.0  # seconds; a longer Retry-After is not believed
 ANSWER_SECONDS = 900.0

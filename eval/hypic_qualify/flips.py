@@ -49,7 +49,7 @@ def run_flips(
     folder: Path, n: int, seed: int = 0, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Results:
     """Make n flips, in a cache that is made in ``folder`` for it."""
-    from hypic_eval.tiny_model import make
+    from hypic_qualify.tiny_model import make
     from hypic_rag import Policy, SegmentEngine
     from hypic_rag.cache import SegmentCache
 

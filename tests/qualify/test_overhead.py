@@ -1,12 +1,12 @@
-"""hypic-eval overhead: against a real server over a tiny engine, and what its goals are of."""
+"""hypic-qualify overhead: against a real server over a tiny engine, and what its goals are of."""
 
 import sys
 from pathlib import Path
 
 import pytest
-from hypic_eval.serving.overhead import NotWarm, Round, measure_overhead, summarise
 from hypic_eval.table import markdown
 from hypic_eval.task import read_questions
+from hypic_qualify.overhead import NotWarm, Round, measure_overhead, summarise
 
 TESTS = Path(__file__).parents[1]
 sys.path += [

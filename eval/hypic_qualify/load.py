@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from hypic_eval.machine import commit, describe_machine
 from hypic_eval.results import ResultRow, Results
-from hypic_eval.serving.agreement import GAP, Difference, Pair, differing
-from hypic_eval.serving.api import Api, documents_file
-from hypic_eval.serving.clients import Load, one_by_one, put_under_load
-from hypic_eval.serving.watching import HealthLog, settled_and_end, watched
+
+from hypic_qualify.agreement import GAP, Difference, Pair, differing
+from hypic_qualify.api import Api, documents_file
+from hypic_qualify.clients import Load, one_by_one, put_under_load
+from hypic_qualify.watching import HealthLog, settled_and_end, watched
 
 if TYPE_CHECKING:
     from hypic_eval.task import Question

@@ -1,4 +1,4 @@
-"""hypic-eval load: its clients against a real server over a tiny engine, and what its figures are made of."""
+"""hypic-qualify load: its clients against a real server over a tiny engine, and what its figures are made of."""
 
 import sys
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypic_eval.serving.agreement import GAP, differing, explained
-from hypic_eval.serving.clients import Answered, Load, retry_after
-from hypic_eval.serving.load import Measured, answer_rows, measure_load, summarise
-from hypic_eval.serving.watching import HealthLog, settled_and_end
 from hypic_eval.table import markdown
 from hypic_eval.task import read_questions
+from hypic_qualify.agreement import GAP, differing, explained
+from hypic_qualify.clients import Answered, Load, retry_after
+from hypic_qualify.load import Measured, answer_rows, measure_load, summarise
+from hypic_qualify.watching import HealthLog, settled_and_end
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "apps"), str(TESTS / "apps" / "server")]  # collecting, tiny_server

@@ -25,10 +25,10 @@ SIZES: dict[str, Any] = {
 def make(folder: Path) -> Path:
     """Make a model of the same weights every time. Returns the folder."""
     import torch
+    from hypic_eval.gpu.shape import build, config_of
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from hypic_eval.gpu.shape import build, config_of
     from hypic_rag import default_model
 
     logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypic_eval.equivalence import Equivalence, tost
 from hypic_eval.intervals import median
 from hypic_eval.machine import commit, describe_machine
 from hypic_eval.results import ResultRow, Results, commits
 from hypic_eval.rows import RowFile, row_key
-from hypic_eval.serving.api import Api
+
+from hypic_qualify.api import Api
+from hypic_qualify.equivalence import Equivalence, tost
 
 VERSION = 1
 MARGIN = 0.1  # of the time between a miss and a hit

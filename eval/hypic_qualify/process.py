@@ -56,7 +56,7 @@ def started(
     said.unlink(missing_ok=True)
     context: Any = multiprocessing.get_context(how)
     if how == "forkserver":
-        context.set_forkserver_preload(["hypic_eval.serving.preloaded"])
+        context.set_forkserver_preload(["hypic_qualify.preloaded"])
     environment = {**(settings or {}), "HYPIC_HOME": str(home)}
     process = context.Process(target=_serve, args=(environment, str(said), ["--port", "0", *options]))
     process.start()

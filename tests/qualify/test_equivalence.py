@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypic_eval.equivalence import tost
+from hypic_qualify.equivalence import tost
 
 N = 150
 CASES = {  # shift, spread of the differences, margin; equivalent?

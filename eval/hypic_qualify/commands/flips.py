@@ -1,13 +1,12 @@
-"""``hypic-eval flips``: bits of a cache that are not what they were."""
+"""``hypic-qualify flips``: bits of a cache that are not what they were."""
 
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
 from hypic_eval.commands.options import progress_bar
 from hypic_eval.commands.report_results import hold_to_goals, show
+from typer import Option
 
 
 def run(
@@ -20,7 +19,7 @@ def run(
     With one flip in a hundred a question is answered, and the answer compared with that of the sound cache; one in
     twenty more is in the index. Exit code 1 where a flip is not found, or an answer is wrong.
     """
-    from hypic_eval.flips import run_flips
+    from hypic_qualify.flips import run_flips
 
     with (
         tempfile.TemporaryDirectory(prefix="hypic-flips-", ignore_cleanup_errors=True) as folder,

@@ -1,13 +1,12 @@
-"""``hypic-eval crash``: a server that is killed."""
+"""``hypic-qualify crash``: a server that is killed."""
 
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
 from hypic_eval.commands.options import Rows, progress_bar, rows_beside
 from hypic_eval.commands.report_results import hold_to_goals, show
+from typer import Option
 
 
 def run(
@@ -25,7 +24,8 @@ def run(
     code 1 where something is broken. Run again after an interruption, it goes on where it stopped.
     """
     from hypic_eval.rows import RowFile
-    from hypic_eval.serving.crash import run_crash
+
+    from hypic_qualify.crash import run_crash
 
     row_file = RowFile(rows or rows_beside(out))
     with (

@@ -12,11 +12,12 @@ from hypic_eval.machine import commit as this_commit
 from hypic_eval.machine import describe_machine
 from hypic_eval.results import ResultRow, Results, commits
 from hypic_eval.rows import RowFile, row_key
-from hypic_eval.serving.api import Api, Refused
-from hypic_eval.serving.durability_log import Broken, DurabilityLog, ask, check, use
-from hypic_eval.serving.folder import check_databases, check_nothing_left_over, check_remote, under_way
-from hypic_eval.serving.process import NoServer, Server, started
-from hypic_eval.tiny_model import make
+
+from hypic_qualify.api import Api, Refused
+from hypic_qualify.durability_log import Broken, DurabilityLog, ask, check, use
+from hypic_qualify.folder import check_databases, check_nothing_left_over, check_remote, under_way
+from hypic_qualify.process import NoServer, Server, started
+from hypic_qualify.tiny_model import make
 
 VERSION = 2
 LONGEST = 2.0  # seconds that a server is used before it is killed

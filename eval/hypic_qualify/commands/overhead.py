@@ -1,12 +1,11 @@
-"""``hypic-eval overhead``: what a server adds to the time to the first token."""
+"""``hypic-qualify overhead``: what a server adds to the time to the first token."""
 
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
 from hypic_eval.commands.options import Device, Dtype, Limit, Model, open_engine, progress_bar, settings
 from hypic_eval.commands.report_results import hold_to_goals, show
+from typer import Option
 
 
 def run(
@@ -26,10 +25,11 @@ def run(
     """
     chosen = settings(model, device, dtype)
 
-    from hypic_eval.serving.homes import temporary_home
-    from hypic_eval.serving.overhead import measure_overhead, summarise
-    from hypic_eval.serving.process import started
     from hypic_eval.task import read_questions
+
+    from hypic_qualify.homes import temporary_home
+    from hypic_qualify.overhead import measure_overhead, summarise
+    from hypic_qualify.process import started
 
     _, questions = read_questions(data, limit=limit)
     flags = ["--model", chosen.model, "--device", chosen.device, "--dtype", chosen.dtype]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypic_eval.serving.api import Api, Refused
+from hypic_qualify.api import Api, Refused
 from hypic_rag.errors import HypicError
 
 WORDS = ("river", "harbour", "winter", "copper", "engine", "letter", "garden", "bridge", "market", "signal")

@@ -1,1 +1,0 @@
-"""What the server does under load, when it is killed, and what its tenants can tell of each other."""
