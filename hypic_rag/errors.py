@@ -1,5 +1,7 @@
 """Every error that a user can cause; each message says what happened and what to do."""
 
+import difflib
+
 
 class HypicError(Exception):
     """Base of all errors of this package. ``str(error)`` is complete: cause and remedy."""
@@ -35,3 +37,9 @@ class RequestTooLarge(BadInput):
 
 class PassInterrupted(HypicError):
     """Ctrl-C, or what else ends a thread, came during a pass that a request shared: its answer is lost."""
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Ask `` Did you mean X?`` with the nearest known names, or nothing where none is near."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

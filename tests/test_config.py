@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hypic_rag.config import Settings, format_bytes, home, parse_bytes, store_folder
+from hypic_rag.config import Settings, format_bytes, home, store_folder
 from hypic_rag.errors import BadInput
+from hypic_rag.setting_values import parse_bytes
 
 SIZES = {
     "plain bytes": ("4096", 4096),

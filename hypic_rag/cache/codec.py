@@ -16,8 +16,7 @@ from torch.nn.functional import pad
 
 from hypic_rag.cache.entry import Entry, LayerEntry
 from hypic_rag.cache.header import EntryRefused
-from hypic_rag.config import nearest
-from hypic_rag.errors import BadInput
+from hypic_rag.errors import BadInput, nearest
 
 BLOCK = 32
 """Elements that share a scale: of 64, S would be off by a quarter more, to save 3% of the bytes."""

@@ -1,15 +1,10 @@
 """``hypic-rag serve``: the engine behind HTTP."""
 
 from hypic_apps.cli import options
-from hypic_rag.config import Settings
-
-# Collections have their own place, HYPIC_HOME/server.
-PLACE = tuple(name for name in options.PLACE if name not in options.DOCUMENTS)
+from hypic_rag.config import SETTINGS, Settings
 
 
-@options.with_settings(
-    *options.SERVER, *options.OPERATION, *options.POLICY, "top_k", "chunk_tokens", *options.SAMPLING, *PLACE
-)
+@options.with_settings(*(name for name in SETTINGS if name not in (*options.DOCUMENTS, "log_questions")))
 def run(settings: Settings) -> None:
     """Serve an OpenAI-compatible API, collections of documents, and a web page."""
     from hypic_apps import session

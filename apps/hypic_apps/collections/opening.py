@@ -11,8 +11,8 @@ from hypic_apps.collections import rows
 from hypic_apps.collections.claim import claimed, private_folder
 from hypic_apps.collections.database import FILE, TENANT, CollectionDatabase
 from hypic_apps.server.auth.tenants import Tenant
-from hypic_rag.config import Settings, home, nearest
-from hypic_rag.errors import BadInput
+from hypic_rag.config import Settings, home
+from hypic_rag.errors import BadInput, nearest
 from hypic_rag.paths import exists
 
 

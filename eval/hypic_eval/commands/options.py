@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import BadParameter, Option
 
-from hypic_rag.config import Settings
+from hypic_rag.config import SETTINGS, Settings
 from hypic_rag.errors import BadInput
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine
 
-Model = Annotated[str | None, Option("--model", help='"default", a local folder, or a hub name ORG/NAME.')]
-Device = Annotated[str | None, Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str | None, Option("--dtype", help="auto, float32, bfloat16 or float16.")]
+Model = Annotated[str | None, Option("--model", help=SETTINGS["model"]["help"])]
+Device = Annotated[str | None, Option("--device", help=SETTINGS["device"]["help"])]
+Dtype = Annotated[str | None, Option("--dtype", help=SETTINGS["dtype"]["help"])]
 Limit = Annotated[int | None, Option("--limit", min=1, help="Only the first questions of a file.")]
 Rows = Annotated[Path | None, Option("--rows", help="Measured rows, to go on from. Default: beside --out.")]
 

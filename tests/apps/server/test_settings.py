@@ -4,13 +4,11 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypic_apps.cli.options import HELP
 
-from hypic_rag.config import Settings, format_bytes
+from hypic_rag.config import SETTINGS, Settings, format_bytes
 from hypic_rag.errors import BadInput
 
 ROOT = Path(__file__).parents[3]
@@ -29,10 +27,11 @@ def shown(value: object, is_size: bool) -> str:
 
 
 def row(name: str) -> str:
-    return f"| `{name}` | {shown(getattr(Settings(), name), HELP[name][0] == 'SIZE')} | {HELP[name][1]} |"
+    declared = SETTINGS[name]
+    return f"| `{name}` | {shown(getattr(Settings(), name), declared['metavar'] == 'SIZE')} | {declared['help']} |"
 
 
-OF_SERVE = [field.name for field in fields(Settings) if field.name not in NOT_OF_SERVE]
+OF_SERVE = [name for name in SETTINGS if name not in NOT_OF_SERVE]
 
 
 def test_the_table_is_what_the_code_says() -> None:
@@ -80,11 +79,11 @@ def test_a_wrong_value_is_told_what_to_do(given: dict[str, object], message: str
 
 
 def test_variables_in_deploy_and_on_the_page_are_settings() -> None:
-    known = {"HYPIC_" + field.name.upper() for field in fields(Settings)} | {"HYPIC_HOME", "HYPIC_NAME"}
+    known = {"HYPIC_" + name.upper() for name in SETTINGS} | {"HYPIC_HOME", "HYPIC_NAME"}
     for file in ("deploy/Containerfile", "deploy/hypic-rag.service", "docs/serving.md"):
         assert set(re.findall(r"HYPIC_[A-Z_]*[A-Z]", (ROOT / file).read_text("utf-8"))) <= known, file
     for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL):
-        assert set(tomllib.loads(block)) <= {field.name for field in fields(Settings)}
+        assert set(tomllib.loads(block)) <= set(SETTINGS)
 
 
 def test_the_container_has_the_torch_of_the_scripts() -> None:
