@@ -44,9 +44,10 @@ class Settings:
     """Every setting with its default. The same names serve the file, ``HYPIC_NAME`` and ``--name``."""
 
     model: str = _setting("default", text, "NAME", '"default", a local folder, or a hub name ORG/NAME.')
-    store: str = _setting("default", text, "NAME", "A name under HYPIC_HOME/stores, or a folder.")
-    collection: str | None = _setting(
-        None, text, "NAME", "A collection of the server's (HYPIC_HOME/server), instead of a store."
+    # Where documents are: a store where one is named, else a collection; None is the one of the name "default".
+    collection: str | None = _setting(None, text, "NAME", "A collection, which the server has, too. Default: default.")
+    store: str | None = _setting(
+        None, text, "NAME", "Instead of a collection a store: a name under HYPIC_HOME/stores, or a folder."
     )
     tenant: str = _setting("local", text, "NAME", "Whose collection; local where the server has no keys.")
     top_k: int = _setting(5, whole(1), "N", "How many chunks to retrieve.")
@@ -122,7 +123,7 @@ class Settings:
         """Load defaults, then HOME/config.toml, then ``HYPIC_*``, then ``given`` (None there means: not given).
 
         environment: instead of ``os.environ``. file: instead of HOME/config.toml; need not exist.
-        Where one of them names a store, the collection of those before it is none.
+        Where one of them names a store or a collection, what those before it named of these two is None.
         Raises BadInput for an unknown name in the file or in ``given``, for a value out of its range, and where a store
         and a collection are given side by side.
         """
@@ -146,7 +147,8 @@ class Settings:
                     f"documents are in one place: give the store {layer['store']!r} or the collection "
                     f"{layer['collection']!r}, not both"
                 )
-            if "store" in layer:
+            if {"store", "collection"} & layer.keys():
+                merged.pop("store", None)
                 merged.pop("collection", None)
             merged |= layer
         return cls(**merged)

@@ -50,7 +50,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert settings.top_k == 3
     assert settings.seam_tokens == 32
     assert settings.mode == "hypic"
-    assert settings.store == "default"
+    assert settings.store is None
     assert settings.model == "default"
     assert settings.host_memory == 5000
     assert settings.disk_budget is None
@@ -114,11 +114,11 @@ def test_seed_can_be_none() -> None:
 
 
 PLACES = {  # file; environment; caller; the store and the collection
-    "neither": ("", {}, {}, ("default", None)),
-    "a collection": ('collection = "papers"', {}, {}, ("default", "papers")),
+    "neither": ("", {}, {}, (None, None)),
+    "a collection": ('collection = "papers"', {}, {}, (None, "papers")),
     "a later store": ('collection = "papers"', {}, {"store": "old"}, ("old", None)),
-    "a later collection": ('store = "old"', {"HYPIC_COLLECTION": "papers"}, {}, ("old", "papers")),
-    "a store between": ('collection = "papers"', {"HYPIC_STORE": "old"}, {"collection": "notes"}, ("old", "notes")),
+    "a later collection": ('store = "old"', {"HYPIC_COLLECTION": "papers"}, {}, (None, "papers")),
+    "a store between": ('collection = "papers"', {"HYPIC_STORE": "old"}, {"collection": "notes"}, (None, "notes")),
 }
 
 

@@ -26,10 +26,10 @@ def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterato
 
     Raises BadInput where there is none, StoreDamaged, StoreMismatch.
     """
-    in_server = of_server or settings.collection is not None
-    folder = (home() / "server" if in_server else store_folder(settings.store)) / SEGMENTS
+    store = None if of_server else settings.store
+    folder = (home() / "server" if store is None else store_folder(store)) / SEGMENTS
     if not create and not exists(folder):
-        where = "the server has none yet" if in_server else "name another --store, or say --server for the server's"
+        where = "no collection has any yet" if store is None else "name another --store, or none for the collections'"
         raise BadInput(f"there are no segments in {folder}: {where}")
     cache = EntryFolder(folder, settings.disk_budget)
     try:
@@ -45,7 +45,7 @@ def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterato
 def namespace_of(settings: Settings, of_server: bool, given: str | None) -> str | None:
     """Return whose segments are meant: what was given, else the settings' collection,
     else (None) all. Raises BadInput."""
-    if given is not None or of_server or settings.collection is None:
+    if given is not None or of_server or settings.store is not None:
         return given
     from hypic_apps.collections.opening import named
 

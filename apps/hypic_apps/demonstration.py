@@ -21,12 +21,12 @@ MAX_ANSWER_TOKENS = 48
 
 def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield the fields of each answer, as of ``ask --compare``. Says on stderr what is being done."""
-    settings = replace(settings, store=_store_name(settings))
-    with session.open_store(settings, create=True) as (engine, store):
-        plan = plan_ingest(store, engine, [DOCUMENTS])
+    settings = replace(settings, store=None, collection=_collection_name(settings))
+    with session.open_to_write(settings) as (engine, store, ledger):
+        plan = plan_ingest(store, engine, [DOCUMENTS], mark=ledger.mark)
         session.say(ingestion.plan_text(plan))
         if not plan.is_empty:
-            session.say(ingestion.report_text(ingestion.ingest(plan)))
+            session.say(ingestion.report_text(ingestion.ingest(plan, "all", ledger)))
         policy = replace(engine.policy, mode="hypic")  # cached segments are what is shown
         for question in json.loads(QUESTIONS.read_text(encoding="utf-8")):
             conversation = Session(engine, StoreSearch(store), policy, Sampling(MAX_ANSWER_TOKENS), settings.top_k)
@@ -36,8 +36,8 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
             yield report.answer_fields(conversation.last, conversation.recompute())
 
 
-def _store_name(settings: Settings) -> str:
-    """Name a store for each model, for a store holds the segments of one."""
+def _collection_name(settings: Settings) -> str:
+    """Name one for each model, for its store holds the segments of one."""
     if settings.model == "default":
         return "demo"
-    return "demo-" + re.sub(r"[^\w.-]+", "-", str(settings.model)).strip("-")
+    return "demo-" + re.sub("[^A-Za-z0-9._-]+", "-", settings.model).strip("-")[-59:]

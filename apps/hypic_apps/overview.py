@@ -7,17 +7,16 @@ from hypic_apps import session
 from hypic_apps.collections.opening import Collection
 from hypic_apps.collections.rows import sums
 from hypic_apps.collections.search import CollectionSearch
-from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
+from hypic_rag.config import Settings, format_budget, format_bytes, home
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
-from hypic_rag.paths import exists
 from hypic_rag.retrieval import Store
 
 
 def fields(settings: Settings) -> dict[str, Any]:
     """Describe what is there. ``store`` and ``cache`` are None where nothing was ingested, ``collection`` where a store
     is asked for. Raises StoreMismatch as ``ask`` would."""
-    if settings.collection is None and not exists(store_folder(settings.store)):
+    if settings.collection is None and not session.is_there(settings):
         with session.open_engine(settings) as engine:
             return {**_about(settings, engine), "collection": None, "store": None, "cache": None}
     with session.open_search(settings) as (engine, store, search):
@@ -51,7 +50,7 @@ def text(fields: dict[str, Any]) -> str:
         ("codec", fields["codec"]),
     ]
     if store is None:
-        rows.append(("store", "none yet: make one with hypic-rag ingest PATH..."))
+        rows.append(("documents", "none yet: hypic-rag ingest PATH..."))
     else:
         if collection := fields["collection"]:
             files = f"{collection['n_ready']} of {collection['n_files']} files ready"

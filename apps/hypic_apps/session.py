@@ -70,10 +70,12 @@ def in_force(settings: Settings, engine: "SegmentEngine") -> "ActivePolicy":
 @contextlib.contextmanager
 def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["SegmentEngine", "Store"]]:
     """Open the engine and the store, fitting each other. Without ``create``, raises BadInput for a missing one."""
+    assert settings.store is not None
     folder = store_folder(settings.store)
     if not create and not exists(folder):
-        named = "" if settings.store == Settings.store else f" --store {settings.store}"
-        raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH...{named}")
+        raise BadInput(
+            f"there is no store in {folder}: make one with hypic-rag ingest PATH... --store {settings.store}"
+        )
 
     from hypic_rag.retrieval import Embedder, Store
 
@@ -91,7 +93,7 @@ def open_store(settings: Settings, create: bool = False) -> Iterator[tuple["Segm
 def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", "Retriever"]]:
     """Open what questions are answered from: the settings' collection, or their store.
     Raises BadInput for a missing one."""
-    if settings.collection is None:
+    if settings.store is not None:
         with open_store(settings) as (engine, store):
             from hypic_rag.rag import StoreSearch
 
@@ -127,11 +129,11 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
 def open_ingest(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", "Ledger | None"]]:
     """Open where documents are put, made where it is missing: the settings' collection with the ledger of its files, or
     their store without one. Raises BadInput where a server uses the collection."""
-    if settings.collection is None:
+    if settings.store is not None:
         with open_store(settings, create=True) as (engine, store):
             yield engine, store, None
     else:
-        with _open_to_write(settings) as opened:
+        with open_to_write(settings) as opened:
             yield opened
 
 
@@ -139,6 +141,7 @@ def open_ingest(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
 def open_adoption(settings: Settings) -> Iterator[tuple["Store", "DiskTier", "SegmentEngine", "Store", "Ledger"]]:
     """Open the settings' store and its segments, to be read, and their collection as ``open_ingest`` gives it, made as
     that store is. Raises BadInput for a missing store, StoreMismatch for one of another model."""
+    assert settings.store is not None
     folder = store_folder(settings.store)
     if not exists(folder):
         raise BadInput(f"there is no store in {folder}: ls {folder.parent} shows which there are")
@@ -149,13 +152,13 @@ def open_adoption(settings: Settings) -> Iterator[tuple["Store", "DiskTier", "Se
     with (
         Store.open(folder) as source,
         contextlib.closing(DiskTier(Store.segments_folder(folder))) as segments,
-        _open_to_write(settings, like=source) as (engine, store, ledger),
+        open_to_write(settings, like=source) as (engine, store, ledger),
     ):
         yield source, segments, engine, store, ledger
 
 
 @contextlib.contextmanager
-def _open_to_write(
+def open_to_write(
     settings: Settings, like: "Store | None" = None
 ) -> Iterator[tuple["SegmentEngine", "Store", "Ledger"]]:
     """like: a store by whose embedder and sizes a new collection is made. Raises StoreMismatch for another model's."""
@@ -197,7 +200,7 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
 def is_there(settings: Settings) -> bool:
     """Return whether the settings' collection or store is there. Raises BadInput where it
     cannot be told, or be named so."""
-    if settings.collection is None:
+    if settings.store is not None:
         return exists(store_folder(settings.store))
 
     from hypic_apps.collections import opening
@@ -207,7 +210,7 @@ def is_there(settings: Settings) -> bool:
 
 def documents_folder(settings: Settings) -> Path:
     """Return where the settings' collection or store lies; need not exist, if it is a store's. Raises BadInput."""
-    if settings.collection is None:
+    if settings.store is not None:
         return store_folder(settings.store)
 
     from hypic_apps.collections.opening import named

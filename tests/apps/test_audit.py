@@ -83,7 +83,8 @@ def test_answers_that_differ_are_shown_and_may_be_too_many(
 
 
 def test_the_log_is_off_until_asked_for_and_then_audited(asking, home: Path) -> None:
-    log = home / "stores" / "default" / "questions.jsonl"
+    (collection,) = (home / "server" / "collections" / "local").iterdir()
+    log = collection / "questions.jsonl"
     asking("ask", QUESTIONS[0])
     assert not log.exists()
     done = asking("audit")

@@ -30,7 +30,8 @@ def stored(cli, home: Path):
             cache.put(key, entry_of(key))
 
     def run(*arguments, **options):
-        return cli("cache", *arguments, **options)
+        of_store = () if "--store" in arguments else ("--store", "default")
+        return cli("cache", *arguments, *of_store, **options)
 
     return run
 

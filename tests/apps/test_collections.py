@@ -154,7 +154,7 @@ def test_a_killed_ingestion_goes_on(
 
 
 def test_a_store_becomes_a_collection(cli, home: Path, tiny_model: Path, documents: Path) -> None:
-    assert cli("ingest", documents, "--codec", "int8").code == 0
+    assert cli("ingest", documents, "--codec", "int8", "--store", "default").code == 0
     done = cli("collections", "add-store", "default", "notes", "--codec", "int8")
     assert done.out == "5 documents of 5 files are in the collection notes now, 0 were; 5 segments copied\n", done.err
     again = cli("collections", "add-store", "default", "notes", "--codec", "int8", "--json")
@@ -171,12 +171,49 @@ def test_a_store_becomes_a_collection(cli, home: Path, tiny_model: Path, documen
         assert {(row["status"], row["n_prefilled"]) for row in files(server).values()} == {("ready", 1)}
 
 
+def test_without_a_name_all_mean_the_same_collection(cli, home: Path, tiny_model: Path, documents: Path) -> None:
+    assert cli("ingest", documents).code == 0
+    with served(home, tiny_model) as server:
+        assert len(files(server, "default")) == 5
+        assert server.chat(QUESTION, collection="default")["documents"][0]["title"] == "lighthouse"
+        here = json.loads(cli("ask", QUESTION, "--json").out)
+        assert here["sources"][0]["title"] == "lighthouse" and here["n_from_cache"] == 5
+        refused = cli("ingest", documents)
+        assert refused.code == 1 and "hypic-rag serve uses" in refused.err
+        (documents / "barn.txt").write_text("The barn was painted by Elsa.")
+        assert cli("ingest", documents, "--store", "beside").code == 0
+    assert cli("ingest", documents).out.startswith("1 new, 0 changed, 5 unchanged")
+    assert not (home / "stores" / "default").exists()
+
+
+def test_an_older_store_is_asked_until_it_is_a_collection(cli, home: Path, documents: Path) -> None:
+    assert cli("ingest", documents, "--store", "default").code == 0
+    remedy = "hypic-rag collections add-store default"
+    asked = cli("ask", QUESTION, "--json")
+    assert asked.code == 0 and json.loads(asked.out)["n_from_cache"] == 5
+    assert f"documents are in the store {home / 'stores' / 'default'}" in asked.err and remedy in asked.err
+    (documents / "barn.txt").write_text("The barn was painted by Elsa.")
+    more = cli("ingest", documents)
+    assert more.out.startswith("1 new, 0 changed, 5 unchanged") and remedy in more.err
+    assert json.loads(cli("info", "--json").out)["store"]["n_documents"] == 6
+    other = cli("ingest", documents, "--tenant", "acme")
+    assert other.out.startswith("6 new") and remedy not in other.err  # a store was never another tenant's
+
+    assert cli("collections", "add-store", "default").out.startswith("6 documents of 6 files are in the collection def")
+    asked = cli("ask", QUESTION, "--json")
+    assert json.loads(asked.out)["n_from_cache"] == 5 and "is not asked" in asked.err
+    assert cli("ingest", documents).out.startswith("0 new, 0 changed, 6 unchanged")
+    shutil.rmtree(home / "stores" / "default")
+    assert remedy not in cli("info").err
+    assert json.loads(cli("info", "--json").out)["collection"]["n_documents"] == 6
+
+
 def test_one_writes_at_a_time(cli, home: Path, documents: Path) -> None:
     (home / "server").mkdir(parents=True)
     with claimed(home / "server", "ingest"):
         for command, words in {
-            ("serve", "--port", "0"): "hypic-rag ingest --collection writes to",
-            ("ingest", documents, "--collection", "notes"): "another hypic-rag ingest --collection writes to",
+            ("serve", "--port", "0"): "hypic-rag ingest writes to",
+            ("ingest", documents, "--collection", "notes"): "another hypic-rag ingest writes to",
         }.items():
             refused = cli(*command)
             assert refused.code == 1 and words in refused.err.splitlines()[-1], refused

@@ -164,7 +164,7 @@ def test_chat_goes_on_after_a_question_that_failed(asking) -> None:
 def test_info_shows_model_index_and_tiers(asking) -> None:
     before = asking("info", "--store", "another")
     assert before.code == 0
-    assert "none yet: make one with hypic-rag ingest" in before.out
+    assert "none yet: hypic-rag ingest PATH" in before.out
     fields, text = json.loads(asking("info", "--json", "--disk-budget", "1GB").out), asking("info").out
     assert fields["model"]["families"] == {"attention": 1, "gdn": 3}
     assert (fields["store"]["n_documents"], fields["store"]["n_chunks"]) == (5, 5)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from command_process import start_command
 
+STORE = ("--store", "default")
+
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
@@ -47,35 +49,35 @@ def test_an_ingest_killed_anywhere_is_finished_by_the_next(
         "some segments": has_segments(25),
     }
     for point, reached in points.items():
-        process = start_command(home, tiny_model, said, "ingest", many)
+        process = start_command(home, tiny_model, said, "ingest", many, *STORE)
         wait_for(reached, process.is_alive, said.read_text)
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, point
         if (store / "store.json").exists():
-            info = json.loads(cli("info", "--json").out)
+            info = json.loads(cli("info", "--json", *STORE).out)
             assert info["store"]["n_documents"] >= n_documents, point
             n_documents = info["store"]["n_documents"]
-    assert cli("ask", "What number has item 7?").code == 0
-    report = json.loads(cli("ingest", many, "--json").out)
+    assert cli("ask", "What number has item 7?", *STORE).code == 0
+    report = json.loads(cli("ingest", many, "--json", *STORE).out)
     assert 0 < report["n_prefilled"] < 90  # what was made before was kept
     assert report["n_unchanged"] >= n_documents
-    assert json.loads(cli("info", "--json").out)["store"]["n_documents"] == 100
-    assert json.loads(cli("ingest", many, "--json").out)["n_prefilled"] == 0
+    assert json.loads(cli("info", "--json", *STORE).out)["store"]["n_documents"] == 100
+    assert json.loads(cli("ingest", many, "--json", *STORE).out)["n_prefilled"] == 0
 
 
 def test_four_ingests_at_once_on_a_new_store_all_succeed(
     cli, home: Path, tiny_model: Path, many: Path, tmp_path: Path
 ) -> None:
     said = [tmp_path / f"said{n}" for n in range(4)]
-    processes = [start_command(home, tiny_model, file, "ingest", many) for file in said]
+    processes = [start_command(home, tiny_model, file, "ingest", many, *STORE) for file in said]
     for process, file in zip(processes, said, strict=True):
         process.join(240)
         assert process.exitcode == 0, file.read_text()
         assert " removed; " in file.read_text()
-    info = json.loads(cli("info", "--json").out)
+    info = json.loads(cli("info", "--json", *STORE).out)
     assert (info["store"]["n_documents"], info["store"]["n_chunks"]) == (100, 100)
-    assert json.loads(cli("ask", "What number has item 7?", "--json").out)["n_from_cache"] == 5
+    assert json.loads(cli("ask", "What number has item 7?", "--json", *STORE).out)["n_from_cache"] == 5
 
 
 def popen(home: Path, model: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
@@ -96,7 +98,7 @@ def heed_interrupts() -> None:
 
 
 def test_interrupting_is_clean(home: Path, tiny_model: Path, many: Path) -> None:
-    with popen(home, tiny_model, "ingest", many) as process:
+    with popen(home, tiny_model, "ingest", many, *STORE) as process:
         store = home / "stores" / "default" / "store.json"
         wait_for(store.exists, lambda: process.poll() is None, lambda: str(process.communicate()))
         process.send_signal(signal.SIGINT)

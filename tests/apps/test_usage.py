@@ -99,13 +99,13 @@ def test_keys_are_commands_of_two_words() -> None:
 
 
 FAILS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
-    "no store": (lambda home: ["ask", "who?"], "make one with hypic-rag ingest"),
+    "no documents": (lambda home: ["ask", "who?"], "Make it with hypic-rag ingest"),
     "no such path": (lambda home: ["ingest", str(home / "nothing")], "there is no file or folder"),
     "calibrate on nothing": (lambda home: ["calibrate", "--data", str(home / "nothing")], "there is no file or folder"),
     "audit without questions": (lambda home: ["audit"], "no question was logged"),
     "no such key": (lambda home: ["keys", "revoke", "beef"], "hypic-rag keys add makes one"),
     "serve the network without keys": (lambda home: ["serve", "--host", "0.0.0.0"], "Make one first"),
-    "chat without a store": (lambda home: ["chat"], "make one with hypic-rag ingest"),
+    "chat without documents": (lambda home: ["chat"], "Make it with hypic-rag ingest"),
 }
 
 

@@ -18,7 +18,7 @@ def run(
     compare: Annotated[bool, Option("--compare", help="Run the same prompt in full as well.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Answer one question from the store."""
+    """Answer one question from the documents."""
     if stream and as_json:
         raise BadParameter("--stream prints text as it comes, --json one object at the end: choose one")
     if compare and settings.mode == "full":

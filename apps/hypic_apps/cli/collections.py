@@ -24,14 +24,14 @@ def ls(settings: Settings, as_json: options.Json = False) -> None:
     for one in found:
         print(f"{one['name']:<20}  {one['n_ready']} of {one['n_files']} files ready, {one['n_documents']} documents")
     if not found:
-        print("no collections: hypic-rag ingest PATH... --collection NAME makes one")
+        print("no collections: hypic-rag ingest PATH... makes one")
 
 
 @options.with_settings("tenant", "seam_tokens", *OF_ENGINE)
 def add_store(
     settings: Settings,
     store: Annotated[str, Argument(metavar="STORE", help="A name under HYPIC_HOME/stores, or a folder.")],
-    name: Annotated[str, Argument(metavar="NAME", help="Of the collection; made where it is missing.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Of the collection; made where it is missing.")] = "default",
     as_json: options.Json = False,
 ) -> None:
     """Copy a store into a collection, which hypic-rag serve has, too.

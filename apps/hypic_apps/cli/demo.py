@@ -8,7 +8,7 @@ from hypic_rag.config import Settings
 
 @options.with_settings("top_k", "seam_tokens", "model", "dtype", "device")
 def run(settings: Settings, as_json: options.Json = False) -> None:
-    """Ingest the bundled documents into a store of their own and ask three questions about them."""
+    """Ingest the bundled documents into a collection of their own and ask three questions about them."""
     from hypic_apps import report
     from hypic_apps.demonstration import demonstrate
 

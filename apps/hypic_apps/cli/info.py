@@ -1,4 +1,4 @@
-"""``hypic-rag info``: the model, the store and the cache."""
+"""``hypic-rag info``: the model, the documents and the cache."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypic_rag.config import Settings
 
 @options.with_settings(*options.PLACE)
 def run(settings: Settings, as_json: options.Json = False) -> None:
-    """Show the model and its layers, the store's index, and the cache by tier."""
+    """Show the model and its layers, the index, and the cache by tier."""
     from hypic_apps import overview
 
     fields = overview.fields(settings)

@@ -1,4 +1,4 @@
-"""``hypic-rag ingest PATH...``: documents into a store or a collection, every chunk prefilled once."""
+"""``hypic-rag ingest PATH...``: documents into a collection or a store, every chunk prefilled once."""
 
 import json
 import sys
@@ -16,15 +16,15 @@ def run(
     paths: Annotated[list[str], Argument(metavar="PATH...", help="Files, folders; txt md html pdf jsonl.")],
     prefill: Annotated[Literal["all", "none"], Option(help="none: prefill when first asked for.")] = "all",
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask where there is not room for all.")] = False,
-    remove: Annotated[bool, Option("--remove", help="Remove what is gone, also most of the store.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove what is gone, also most of all.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Read documents into the store and prefill their chunks. Run again, only what changed is done.
+    """Read documents into a collection and prefill their chunks. Run again, only what changed is done.
 
-    With --collection NAME they go where hypic-rag serve has them, each file as if it had been uploaded. While a server
-    runs, upload through it instead.
+    They are where hypic-rag serve has them, each file as if it had been uploaded. While a server runs, upload through
+    it instead.
 
-    Documents of files that are gone are removed. Where they are more than half of the store, or all that it has from
+    Documents of files that are gone are removed. Where they are more than half of all, or all that it has from
     a PATH, they stay unless --remove is given: a disk that is not mounted looks the same. Where they stay so, or a
     file cannot be read, the others are in all the same, and the exit code is 1.
     """

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from typer import BadParameter, Option
 
+from hypic_apps.older_store import heeding_older_store
 from hypic_rag.config import FLAG, SETTINGS, Settings
 from hypic_rag.errors import BadInput
 
@@ -33,6 +34,8 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
                 settings = Settings.load({name: given.pop(name) for name in names})
             except BadInput as error:
                 raise BadParameter(str(error)) from error
+            if set(DOCUMENTS) <= set(names):
+                settings = heeding_older_store(settings)
             command(settings, **given)
 
         own = list(inspect.signature(command).parameters.values())[1:]

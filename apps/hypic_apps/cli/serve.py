@@ -7,7 +7,7 @@ from hypic_rag.config import SETTINGS, Settings
 @options.with_settings(*(name for name in SETTINGS if name not in (*options.DOCUMENTS, "log_questions")))
 def run(settings: Settings) -> None:
     """Serve an OpenAI-compatible API, collections of documents, and a web page."""
-    from hypic_apps import session
+    from hypic_apps import older_store, session
     from hypic_apps.collections.claim import claimed, private_folder
     from hypic_apps.server import run as serving
     from hypic_apps.server.auth.bind_policy import check_exposure
@@ -23,6 +23,7 @@ def run(settings: Settings) -> None:
     keys.close()
     private_folder(folder)
     claimed(folder, "serve").close()  # the application claims it for good
+    older_store.heeding_older_store(settings)
     listener = serving.bound_socket(settings.host, settings.port)
     embedder.folder  # noqa: B018  # finds it; what is in it is read with the first collection
     logs.set_up(settings.log_format, settings.log_level)

@@ -10,12 +10,12 @@ Holder = Literal["serve", "ingest"]
 LOCK = "server.lock"
 ADVICE = {  # who wants it, who has it
     ("serve", "serve"): "another hypic-rag serve uses {folder}: end it, or give this one a HYPIC_HOME of its own",
-    ("serve", "ingest"): "hypic-rag ingest --collection writes to {folder}: serve again when it has ended",
+    ("serve", "ingest"): "hypic-rag ingest writes to {folder}: serve again when it has ended",
     ("ingest", "serve"): (
         "hypic-rag serve uses {folder}: end it, or upload through it: POST /v1/collections/NAME/files "
         "(curl -F file=@FILE)"
     ),
-    ("ingest", "ingest"): "another hypic-rag ingest --collection writes to {folder}: try again when it has ended",
+    ("ingest", "ingest"): "another hypic-rag ingest writes to {folder}: try again when it has ended",
 }
 
 

@@ -15,6 +15,8 @@ from hypic_rag.config import Settings, home
 from hypic_rag.errors import BadInput, nearest
 from hypic_rag.paths import exists
 
+DEFAULT = "default"
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -102,8 +104,7 @@ def _tenant(settings: Settings) -> Tenant:
 
 
 def _names(settings: Settings) -> tuple[str, Tenant]:
-    name = settings.collection
-    assert name is not None
+    name = settings.collection or DEFAULT
     if why := rows.bad_name(name):
         raise BadInput(why)
     return name, _tenant(settings)
@@ -114,5 +115,5 @@ def _absent(name: str, tenant: Tenant, others: list[str]) -> BadInput:
     there = f" All: {', '.join(others)}." if others else ""
     return BadInput(
         f"there is no collection {name!r}{of}.{nearest(name, others)}{there} "
-        f"Make it with hypic-rag ingest PATH... --collection {name}"
+        f"Make it with hypic-rag ingest PATH...{'' if name == DEFAULT else f' --collection {name}'}"
     )

@@ -1,0 +1,26 @@
+"""HOME/stores/default: where commands that named no place put documents before collections were the home of them."""
+
+from dataclasses import replace
+
+from hypic_rag.config import Settings, store_folder
+from hypic_rag.paths import exists
+
+NAME = "default"
+REMEDY = f"hypic-rag collections add-store {NAME}"
+
+
+def heeding_older_store(settings: Settings) -> Settings:
+    """Return the settings, with that store where they name no place and its documents are in no collection yet.
+
+    Says on stderr that there is such a store, and what makes it a collection. Raises BadInput.
+    """
+    folder = store_folder(NAME)
+    if settings.store or settings.collection or settings.tenant != Settings().tenant or not exists(folder):
+        return settings
+    from hypic_apps import session
+
+    if session.is_there(settings):
+        session.say(f"{folder} is not asked: {REMEDY} copies what the collection has not; or delete it")
+        return settings
+    session.say(f"documents are in the store {folder}, which serve does not see: {REMEDY} makes a collection of it")
+    return replace(settings, store=NAME)
