@@ -39,6 +39,14 @@ class PassInterrupted(HypicError):
     """Ctrl-C, or what else ends a thread, came during a pass that a request shared: its answer is lost."""
 
 
+class NoRoom(HypicError):
+    """The disk is full or cannot be written, at the start as well."""
+
+    def __init__(self, reason: str, what_to_do: str = "Free space there, then try again") -> None:
+        """reason: what the system said."""
+        super().__init__(f"this cannot be stored: {reason}. {what_to_do}")
+
+
 def nearest(name: str, known: list[str]) -> str:
     """Ask `` Did you mean X?`` with the nearest known names, or nothing where none is near."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

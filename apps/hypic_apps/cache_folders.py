@@ -47,7 +47,7 @@ def namespace_of(settings: Settings, of_server: bool, given: str | None) -> str 
     else (None) all. Raises BadInput."""
     if given is not None or of_server or settings.store is not None:
         return given
-    from hypic_apps.collections.opening import named
+    from hypic_rag.collections.opening import named
 
     with named(settings) as collection:
         return collection.namespace

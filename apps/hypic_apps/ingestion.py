@@ -12,7 +12,7 @@ from hypic_rag.retrieval import run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress, IngestReport
 
 if TYPE_CHECKING:
-    from hypic_apps.collections.ledger import Ledger
+    from hypic_rag.collections.ledger import Ledger
 
 SHOWN_SKIPPED = 5
 SHOWN_HELD = 3

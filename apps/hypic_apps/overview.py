@@ -4,9 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from hypic_apps import session
-from hypic_apps.collections.opening import Collection
-from hypic_apps.collections.rows import sums
-from hypic_apps.collections.search import CollectionSearch
+from hypic_rag.collections.opening import Collection
+from hypic_rag.collections.rows import sums
+from hypic_rag.collections.search import CollectionSearch
 from hypic_rag.config import Settings, format_budget, format_bytes, home
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text

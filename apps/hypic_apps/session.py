@@ -14,8 +14,8 @@ from hypic_rag.errors import BadInput
 from hypic_rag.paths import exists
 
 if TYPE_CHECKING:
-    from hypic_apps.collections.ledger import Ledger
     from hypic_rag.cache import DiskTier
+    from hypic_rag.collections.ledger import Ledger
     from hypic_rag.engine import Policy, SegmentEngine
     from hypic_rag.engine.calibration import ActivePolicy
     from hypic_rag.rag import Retriever, Session
@@ -100,7 +100,7 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
             yield engine, store, StoreSearch(store)
         return
 
-    from hypic_apps.collections.opening import named
+    from hypic_rag.collections.opening import named
 
     with named(settings) as collection:
         if not exists(collection.folder / "store.json"):
@@ -109,7 +109,7 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
                 f"{collection.name}, or upload files to it"
             )
 
-        from hypic_apps.collections.search import CollectionSearch
+        from hypic_rag.collections.search import CollectionSearch
         from hypic_rag.retrieval import Embedder, Store
 
         embedder = None if settings.embedder is None else Embedder(settings.embedder)
@@ -161,8 +161,11 @@ def open_adoption(settings: Settings) -> Iterator[tuple["Store", "DiskTier", "Se
 def open_to_write(
     settings: Settings, like: "Store | None" = None
 ) -> Iterator[tuple["SegmentEngine", "Store", "Ledger"]]:
-    """like: a store by whose embedder and sizes a new collection is made. Raises StoreMismatch for another model's."""
-    from hypic_apps.collections.opening import claimed_to_write, server_folder
+    """Claim the settings' collection for this process, made where it is missing.
+
+    like: a store by whose embedder and sizes a new collection is made. Raises StoreMismatch for another model's.
+    """
+    from hypic_rag.collections.opening import claimed_to_write, server_folder
     from hypic_rag.retrieval import Embedder, Store
 
     embedder = None if settings.embedder is None else Embedder(settings.embedder)
@@ -173,7 +176,7 @@ def open_to_write(
         claimed_to_write(settings) as found_or_made,
         open_engine(settings, Store.segments_folder(server_folder())) as engine,
     ):
-        from hypic_apps.collections.ledger import Ledger
+        from hypic_rag.collections.ledger import Ledger
 
         if like is not None:
             like.check_engine(engine)
@@ -203,7 +206,7 @@ def is_there(settings: Settings) -> bool:
     if settings.store is not None:
         return exists(store_folder(settings.store))
 
-    from hypic_apps.collections import opening
+    from hypic_rag.collections import opening
 
     return opening.is_there(settings)
 
@@ -213,7 +216,7 @@ def documents_folder(settings: Settings) -> Path:
     if settings.store is not None:
         return store_folder(settings.store)
 
-    from hypic_apps.collections.opening import named
+    from hypic_rag.collections.opening import named
 
     with named(settings) as collection:
         return collection.folder

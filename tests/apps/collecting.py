@@ -11,11 +11,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from hypic_apps.server.app import create_app
 from hypic_apps.server.app_state import Service
-from hypic_apps.server.auth.tenants import Tenant, tenant
+from hypic_apps.server.auth.tenants import tenant
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from starlette.testclient import TestClient
 
 from hypic_rag.cache import SegmentCache
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.config import Settings
 
 TESTS = Path(__file__).parents[1]

@@ -12,10 +12,11 @@ from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 from hypic_apps.server.app import create_app
 from hypic_apps.server.app_state import Service
-from hypic_apps.server.auth.tenants import Tenant, tenant
+from hypic_apps.server.auth.tenants import tenant
 from hypic_apps.server.chat.engine_loop import EngineLoop
 
 from hypic_rag.cache import SegmentCache, codec_named
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.config import Settings
 from hypic_rag.engine import Policy
 from hypic_rag.engine.session_cache import SessionCache

@@ -62,15 +62,15 @@ def test_what_is_chosen_is_stored_shown_and_used(cli, home: Path, text: Path, do
     assert re.search(rf"^policy +hypic, seam {policy['seam_tokens']}, .*calibrated on 20..-..-.. \(n=2\)$",
                      cli("info").out, re.M)  # fmt: skip
 
-    assert cli("ingest", documents, "--store", "default").code == 0
-    asked = json.loads(cli("ask", "Where is the fair?", "--json", "--store", "default").out)
+    assert cli("ingest", documents).code == 0
+    asked = json.loads(cli("ask", "Where is the fair?", "--json").out)
     assert {name: asked[name] for name in ("mode", "seam_tokens", "compose")} == {
         name: policy[name] for name in ("mode", "seam_tokens", "compose")
     }
     assert asked["n_from_cache"] == asked["n_segments"] == 5  # ingested under the same policy
-    given = json.loads(cli("ask", "Where is the fair?", "--json", "--seam-tokens", "4", "--store", "default").out)
+    given = json.loads(cli("ask", "Where is the fair?", "--json", "--seam-tokens", "4").out)
     assert (given["seam_tokens"], given["compose"], given["n_from_cache"]) == (4, policy["compose"], 0)
-    llm = HypicQueryEngine.from_store(home / "stores" / "default")._response_synthesizer._hypic_llm
+    llm = HypicQueryEngine.from_collection()._response_synthesizer._hypic_llm
     assert llm.engine.policy == llm._policy == read(fields["fingerprint"]).policy
     assert HypicLLM(tiny_model, policy=Policy())._policy == Policy()
 
@@ -101,8 +101,8 @@ def test_where_nothing_is_good_enough_full_is_in_force(cli, text: Path, document
     assert done.code == 0
     assert re.search(r"^full: no policy is good enough: the nearest \(hypic, seam ", done.out, re.M)
     assert re.search(r"^ *\* +full ", done.out, re.M)
-    assert "--prefill none would save the room" in cli("ingest", documents, "--store", "default").err
-    asked = json.loads(cli("ask", "Where is the fair?", "--json", "--store", "default").out)
+    assert "--prefill none would save the room" in cli("ingest", documents).err
+    asked = json.loads(cli("ask", "Where is the fair?", "--json").out)
     assert (asked["mode"], asked["n_from_cache"]) == ("full", 0)
     for arguments in (("--mode", "hypic"), ("--seam-tokens", "16"), ("--compare",)):
         assert json.loads(cli("ask", "Where is the fair?", "--json", *arguments).out)["mode"] == "hypic"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pickle
 import shutil
 import sys
 from collections.abc import Iterator
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hypic_apps.collections.claim import claimed
+
+from hypic_rag.collections.claim import claimed
 
 sys.path.insert(0, str(Path(__file__).parent / "server"))
 from tiny_server import Running, running
 
+from hypic_rag import HypicLLM, HypicQueryEngine
 from hypic_rag.cache import SegmentCache
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
+from hypic_rag.errors import BadInput
 from hypic_rag.retrieval import Embedder
 
 QUESTION = "Who built the lighthouse?"
@@ -184,6 +188,24 @@ def test_without_a_name_all_mean_the_same_collection(cli, home: Path, tiny_model
         assert cli("ingest", documents, "--store", "beside").code == 0
     assert cli("ingest", documents).out.startswith("1 new, 0 changed, 5 unchanged")
     assert not (home / "stores" / "default").exists()
+
+
+def test_llama_index_answers_from_a_collection(cli, home: Path, documents: Path) -> None:
+    with pytest.raises(BadInput, match="there is no collection 'default'"):
+        HypicQueryEngine.from_collection()
+    assert cli("ingest", documents).code == 0
+    asked = json.loads(cli("ask", QUESTION, "--json").out)
+    llm = pickle.loads(pickle.dumps(HypicLLM.for_collection(max_new_tokens=6)))  # also in another process
+    engine = HypicQueryEngine.from_collection(llm=llm)
+    answer = engine.query(QUESTION)
+    assert str(answer) == asked["answer"]
+    assert [node.metadata["title"] for node in answer.source_nodes] == [one["title"] for one in asked["sources"]]
+    assert {one["tier"] for one in answer.metadata["hypic"]["segments"]} <= {"disk", "host"}
+    (documents / "barn.txt").write_text("The barn was painted by Elsa.")
+    assert cli("ingest", documents).code == 0
+    assert "barn" in {node.metadata["title"] for node in engine.query("Who painted the barn?").source_nodes}
+    with pytest.warns(UserWarning, match=r"the segments of the collection default.*HypicLLM.for_collection"):
+        HypicQueryEngine.from_collection(llm=HypicLLM(engine=llm.engine, namespace="local/another"))
 
 
 def test_an_older_store_is_asked_until_it_is_a_collection(cli, home: Path, documents: Path) -> None:

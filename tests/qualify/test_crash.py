@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypic_apps.collections.database import CollectionDatabase
 from hypic_eval.rows import RowFile
 from hypic_eval.table import markdown
 from hypic_qualify import crash
@@ -20,6 +19,7 @@ from hypic_qualify.process import NoServer, started
 
 from hypic_rag.cache import SegmentCache
 from hypic_rag.cache.record import Record
+from hypic_rag.collections.database import CollectionDatabase
 
 
 def test_a_server_is_killed_and_keeps_what_it_has_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

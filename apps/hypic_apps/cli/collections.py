@@ -15,7 +15,7 @@ OF_ENGINE = tuple(name for name in options.PLACE if name not in (*options.DOCUME
 @options.with_settings("tenant")
 def ls(settings: Settings, as_json: options.Json = False) -> None:
     """List a tenant's collections, with their files. Works beside a running server."""
-    from hypic_apps.collections import opening
+    from hypic_rag.collections import opening
 
     found = opening.listed(settings)
     if as_json:
@@ -43,7 +43,7 @@ def add_store(
 
     settings = dataclasses.replace(settings, store=store, collection=name)
     with session.open_adoption(settings) as (source, segments, engine, opened, ledger):
-        from hypic_apps.collections.adoption import adopt
+        from hypic_rag.collections.adoption import adopt
 
         done = adopt(source, segments, opened, engine, ledger)
     if as_json:

@@ -8,11 +8,11 @@ from hypic_rag.config import SETTINGS, Settings
 def run(settings: Settings) -> None:
     """Serve an OpenAI-compatible API, collections of documents, and a web page."""
     from hypic_apps import older_store, session
-    from hypic_apps.collections.claim import claimed, private_folder
     from hypic_apps.server import run as serving
     from hypic_apps.server.auth.bind_policy import check_exposure
     from hypic_apps.server.auth.keys import Keys
     from hypic_apps.server.observability import logs
+    from hypic_rag.collections.claim import claimed, private_folder
     from hypic_rag.config import home
     from hypic_rag.retrieval import Embedder
 

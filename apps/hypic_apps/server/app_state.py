@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from hypic_apps.collections.database import CollectionDatabase
 from hypic_apps.server.auth.keys import Keys
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.chat.thread_pool import PreparationPool
 from hypic_apps.server.collections.catalog import Collections
 from hypic_apps.server.observability.metrics import Metrics
+from hypic_rag.collections.database import CollectionDatabase
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.rag import RagPipeline

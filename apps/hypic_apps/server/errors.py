@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from hypic_rag.errors import BadInput, ContextTooLong, HypicError
+from hypic_rag.errors import BadInput, ContextTooLong, HypicError, NoRoom
 
 log = logging.getLogger("hypic_apps.server")
 
@@ -81,14 +81,6 @@ class TooSlow(ApiError):
                          "server_error", "timeout")  # fmt: skip
 
 
-class NoRoom(ApiError, HypicError):
-    """The disk is full or cannot be written, at the start as well. reason: what the system said."""
-
-    def __init__(self, reason: str, what_to_do: str = "Free space there, then try again") -> None:
-        super().__init__(507, f"the server cannot store this: {reason}. {what_to_do}",
-                         "server_error", "insufficient_storage")  # fmt: skip
-
-
 def api_error(error: Exception) -> ApiError:
     """Turn any error into what a client is told of it; of one that is the server's own, nothing but that."""
     if isinstance(error, ApiError):
@@ -97,6 +89,8 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(400, str(error), code="context_length_exceeded", param="messages")
     if isinstance(error, BadInput):
         return ApiError(400, str(error))
+    if isinstance(error, NoRoom):
+        return ApiError(507, str(error), "server_error", "insufficient_storage")
     log.error("internal error", exc_info=error)
     if isinstance(error, HypicError):
         return ApiError(500, str(error), "server_error")

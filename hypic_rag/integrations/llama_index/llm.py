@@ -26,6 +26,8 @@ from llama_index.core.llms.llm import LLM
 from llama_index.core.prompts import BasePromptTemplate
 
 from hypic_rag.cache import SegmentCache
+from hypic_rag.collections.opening import named
+from hypic_rag.config import Settings
 from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
 from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.background import in_background, result_of
@@ -80,6 +82,7 @@ class HypicLLM(LLM):
         device: str | None = None,
         dtype: str | None = None,
         device_memory: int | None = None,
+        namespace: str = "",
         max_new_tokens: int = 256,
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -95,6 +98,7 @@ class HypicLLM(LLM):
         that is made stores segments ("none", "int8", "int8-kv8"): of a store, that with which it was ingested, or its
         segments are not found. device, dtype: a GPU in bfloat16 where there is one, else a CPU in float32; of a store
         too the dtype has to be that of its ingestion. device_memory: bytes of a GPU for segments and running requests.
+        namespace: whose segments are found and made, a collection's, say.
         kwargs: LlamaIndex's own (callback_manager, output_parser, ...). Raises BadInput for others.
         """
         if unknown := set(kwargs) - set(type(self).model_fields):
@@ -110,9 +114,11 @@ class HypicLLM(LLM):
         made_from = None
         if engine is None:
             engine = SegmentEngine.from_pretrained(os.fspath(model), policy=policy, **given)
-            made_from = recipe(os.fspath(model), policy, given)
+            made_from = recipe(os.fspath(model), policy, given | ({"namespace": namespace} if namespace else {}))
         elif given:
             raise BadInput(f"give HypicLLM an engine or a {', '.join(given)}, not both: an engine has its own")
+        if namespace:
+            engine = engine.within(namespace)
         fields: dict[str, Any] = {
             "model": engine.model_name,
             "max_new_tokens": max_new_tokens,
@@ -144,10 +150,44 @@ class HypicLLM(LLM):
         Raises BadInput where there is no store, StoreMismatch where it was made with another model.
         """
         folder = Path(folder).expanduser()
+        return cls._of_documents(folder, Store.segments_folder(folder), model, host_memory, disk_budget, **kwargs)
+
+    @classmethod
+    def for_collection(
+        cls,
+        name: str = "default",
+        *,
+        tenant: str = "local",
+        model: str | os.PathLike[str] | None = None,
+        host_memory: int | None = None,
+        disk_budget: int | None = None,
+        **kwargs: Any,
+    ) -> "HypicLLM":
+        """Make the model that a collection under HYPIC_HOME names (or ``model``), with its segments.
+
+        host_memory, disk_budget: bytes, None for no limit. kwargs: as in ``HypicLLM(...)``.
+        Raises BadInput where there is no such collection, StoreMismatch where it was made with another model.
+        """
+        with named(Settings(collection=name, tenant=tenant)) as found:
+            namespace, segments = found.namespace, Store.segments_folder(found.server)
+            return cls._of_documents(
+                found.folder, segments, model, host_memory, disk_budget, namespace=namespace, **kwargs
+            )
+
+    @classmethod
+    def _of_documents(
+        cls,
+        folder: Path,
+        segments: Path,
+        model: str | os.PathLike[str] | None,
+        host_memory: int | None,
+        disk_budget: int | None,
+        **kwargs: Any,
+    ) -> "HypicLLM":
         manifest = Manifest.read(folder)
         if manifest is None:
             raise BadInput(f"there is no store in {folder}: make one with hypic-rag ingest PATH…")
-        cache = SegmentCache.open(Store.segments_folder(folder), host_memory, disk_budget)
+        cache = SegmentCache.open(segments, host_memory, disk_budget)
         llm = cls(model if model is not None else manifest.model, cache=cache, **kwargs)
         engine = llm.engine
         manifest.check_model(engine.model_name, engine.fingerprint, engine.format, folder)

@@ -1,7 +1,9 @@
 """HypicQueryEngine: from a LlamaIndex index, or from a store, to answers out of cached segments."""
 
+import contextlib
 import os
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,6 +13,9 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 
+from hypic_rag.collections.opening import find
+from hypic_rag.collections.search import CollectionSearch
+from hypic_rag.config import Settings
 from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.llm import HypicLLM
 from hypic_rag.integrations.llama_index.retriever import StoreRetriever
@@ -69,17 +74,54 @@ class HypicQueryEngine(RetrieverQueryEngine):
         try:
             llm = llm or HypicLLM.for_store(folder)
             store.check_engine(llm.engine)
-            _warn_of_another_cache(llm, Store.segments_folder(store.folder))
+            if not _has_cache(llm, Store.segments_folder(store.folder)):
+                _warn_of_another_cache(str(store.folder), f"HypicLLM.for_store({str(store.folder)!r})")
         except Exception:
             store.close()
             raise
         retriever = StoreRetriever(store, similarity_top_k, callback_manager)
         return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
 
+    @classmethod
+    def from_collection(
+        cls,
+        name: str = "default",
+        llm: HypicLLM | None = None,
+        similarity_top_k: int = 5,
+        streaming: bool = False,
+        *,
+        tenant: str = "local",
+        embedder: Embedder | None = None,
+        system: str | None = None,
+        node_postprocessors: list[BaseNodePostprocessor] | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> "HypicQueryEngine":
+        """Answer from a collection under HYPIC_HOME: what ``hypic-rag ingest`` and ``hypic-rag serve`` put there.
+
+        Works beside a running server, and sees what comes and goes from one question to the next. llm: without, the
+        model that the collection names; make one of your own with ``HypicLLM.for_collection(name, ...)``. Raises
+        BadInput where there is no such collection or nothing in it, StoreMismatch for another model or embedder.
+        """
+        with contextlib.ExitStack() as opened:
+            collection = find(Settings(collection=name, tenant=tenant))
+            opened.callback(collection.database.close)
+            store = opened.enter_context(Store.open(collection.folder, embedder=embedder))
+            llm = llm or HypicLLM.for_collection(name, tenant=tenant)
+            store.check_engine(llm.engine)
+            segments = Store.segments_folder(collection.server)
+            if llm.engine.namespace != collection.namespace or not _has_cache(llm, segments):
+                _warn_of_another_cache(f"the collection {name}", f"HypicLLM.for_collection({name!r})")
+            search = CollectionSearch(collection, store)
+            retriever = StoreRetriever(store, similarity_top_k, callback_manager, search=search)
+            opened.callback(search.forget_deleted, llm.engine)
+            weakref.finalize(retriever, opened.pop_all().close)  # with the last reference, or as the process ends
+        return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
+
     def __getstate__(self) -> NoReturn:
         raise BadInput(
             "a HypicQueryEngine holds a model and can be neither copied nor sent to another process: "
-            "make another one there with HypicQueryEngine.from_store(folder) or from_index(index, llm)"
+            "make another one there with HypicQueryEngine.from_collection(name), "
+            "from_store(folder) or from_index(index, llm)"
         )
 
     def with_retriever(self, retriever: BaseRetriever) -> "HypicQueryEngine":
@@ -109,11 +151,14 @@ class HypicQueryEngine(RetrieverQueryEngine):
         )
 
 
-def _warn_of_another_cache(llm: HypicLLM, segments: Path) -> None:
+def _has_cache(llm: HypicLLM, segments: Path) -> bool:
     disk = llm.engine.cache.disk
-    if disk is None or disk.folder.resolve() != segments.resolve():
-        warnings.warn(
-            f"this HypicLLM does not read the segments of {segments.parent}, so what was prefilled there will be "
-            f"computed again. Make it with HypicLLM.for_store({str(segments.parent)!r}), or leave llm out.",
-            stacklevel=3,
-        )
+    return disk is not None and disk.folder.resolve() == segments.resolve()
+
+
+def _warn_of_another_cache(whose: str, remedy: str) -> None:
+    warnings.warn(
+        f"this HypicLLM does not read the segments of {whose}, so what was prefilled there will be computed again. "
+        f"Make it with {remedy}, or leave llm out.",
+        stacklevel=3,
+    )

@@ -7,7 +7,7 @@ from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle
 from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.background import result_of
 from hypic_rag.rag.passage import Passage
-from hypic_rag.rag.search import find_passages
+from hypic_rag.rag.search import Retriever, StoreSearch
 from hypic_rag.retrieval.store import Store
 
 
@@ -17,15 +17,24 @@ class StoreRetriever(BaseRetriever):
     Sees what other processes ingest from one question to the next. An empty store gives no nodes.
     """
 
-    def __init__(self, store: Store, similarity_top_k: int = 5, callback_manager: CallbackManager | None = None):
+    def __init__(
+        self,
+        store: Store,
+        similarity_top_k: int = 5,
+        callback_manager: CallbackManager | None = None,
+        *,
+        search: Retriever | None = None,
+    ):
+        """search: finds the passages, in the place of the store alone: a collection's knows what was deleted."""
         if similarity_top_k < 1:
             raise BadInput(f"top-k is {similarity_top_k}; give 1 or more")
         super().__init__(callback_manager=callback_manager)
         self.store = store
+        self._search = search or StoreSearch(store)
         self.similarity_top_k = similarity_top_k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        found = find_passages(self.store, query_bundle.query_str, self.similarity_top_k)
+        found = self._search.retrieve(query_bundle.query_str, self.similarity_top_k)
         return [NodeWithScore(node=node_of(one), score=one.similarity) for one in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 from collecting import SECRET, Api, check_database, entries, kept, make_service, serving, text
-from hypic_apps.collections.database import CollectionDatabase
 from hypic_apps.server.app_state import Service
-from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.collections import catalog as module
 from hypic_apps.server.collections import deletion
-from hypic_apps.server.errors import NoRoom
 
+from hypic_rag.collections.database import CollectionDatabase
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.engine import Sampling
-from hypic_rag.errors import BadInput, StoreDamaged
+from hypic_rag.errors import BadInput, NoRoom, StoreDamaged
 
 numbers = count()
 

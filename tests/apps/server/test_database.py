@@ -4,11 +4,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypic_apps.collections.database import NAMES, CollectionDatabase
 from hypic_apps.server.auth.keys import Keys
-from hypic_apps.server.errors import NoRoom
 
-from hypic_rag.errors import HypicError, StoreDamaged
+from hypic_rag.collections.database import NAMES, CollectionDatabase
+from hypic_rag.errors import HypicError, NoRoom, StoreDamaged
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_where_nothing_can_be_written_keys_are_read(path: Path, monkeypatch: pyt
     monkeypatch.setattr("hypic_rag.sqlite_file.connect", refuse)
     keys = Keys(path.parent)
     assert [key.tenant for key in keys.all()] == ["acme"]
-    with pytest.raises(NoRoom, match="cannot store this") as raised:
+    with pytest.raises(NoRoom, match="cannot be stored") as raised:
         keys.add("acme")
     assert isinstance(raised.value, HypicError)  # of which the command line makes one sentence
     keys.close()

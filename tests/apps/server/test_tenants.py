@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypic_apps.server.auth.tenants import OPEN, STATIC, Tenant, tenant_of
+from hypic_apps.server.auth.tenants import OPEN, STATIC
 from operated import client, make_app, make_service
+
+from hypic_rag.collections.tenant import Tenant, tenant_of
 
 
 def test_without_keys_everybody_is_the_local_tenant(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import tiny
 from hypic_apps.server.app_state import Service
-from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.errors import ApiError
 from tiny_server import Running, running, turns
 
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.rag import Passage
 from hypic_rag.rag.turns import Turns
 

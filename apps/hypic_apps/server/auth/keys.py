@@ -8,9 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypic_apps.collections.database import FILE, TENANT, CollectionDatabase
-from hypic_apps.server.errors import NoRoom
-from hypic_rag.errors import BadInput
+from hypic_rag.collections.database import FILE, TENANT, CollectionDatabase
+from hypic_rag.errors import BadInput, NoRoom
 from hypic_rag.paths import exists
 
 PREFIX = "hypic-"  # by which scanners for secrets, and people, know what they see

@@ -1,6 +1,5 @@
 """Whose request it is: a tenant's segments, collections and conversations are its own."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -8,24 +7,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hypic_apps.server.auth.keys import Key, Keys
-from hypic_apps.server.errors import ApiError, response
+from hypic_apps.server.errors import ApiError, api_error, response
+from hypic_rag.collections.tenant import Tenant
+from hypic_rag.errors import NoRoom
 
 OPEN = frozenset({"/", "/favicon.ico", "/health", "/ready"})
 """What needs no key: the page, which has nothing of anybody's in it, and what load balancers ask."""
 STATIC = "/static/"
 """The page's files: open, too."""
 METRICS = "/metrics"
-
-
-@dataclass(frozen=True)
-class Tenant:
-    """id: letters, digits and dashes; names a folder, a metrics label and the salt in the keys of its segments."""
-
-    id: str
-
-    def namespace(self, collection: str | None = None) -> str:
-        """Return the namespace of its segments: those of a collection, or of documents that came with a request."""
-        return f"{self.id}/{collection or ''}"
 
 
 LOCAL = Tenant("local")
@@ -39,11 +29,6 @@ async def tenant(request: Request) -> Tenant:
 
 
 Asking = Annotated[Tenant, Depends(tenant)]
-
-
-def tenant_of(namespace: str) -> str:
-    """Return the id in what ``Tenant.namespace`` returned."""
-    return namespace.partition("/")[0]
 
 
 class NoKey(ApiError):
@@ -76,7 +61,8 @@ class Authentication:
             try:
                 state = scope.setdefault("state", {})
                 state["tenant"] = self._whose(scope["path"], Headers(scope=scope))
-            except ApiError as error:
+            except (ApiError, NoRoom) as raised:
+                error = api_error(raised)
                 headers = {"Connection": "close"}  # what of a body is still to come is not wanted
                 if error.status == 401:
                     headers["WWW-Authenticate"] = 'Bearer realm="hypic-rag"'

@@ -12,7 +12,7 @@ from hypic_rag.rag import NothingFound, PreparedRequest, RagRequest
 
 if TYPE_CHECKING:
     from hypic_apps.server.app_state import Service
-    from hypic_apps.server.auth.tenants import Tenant
+    from hypic_rag.collections.tenant import Tenant
 
 
 def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection: str | None) -> PreparedRequest:

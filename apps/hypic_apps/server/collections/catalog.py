@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from hypic_apps.collections import rows
-from hypic_apps.collections.claim import claimed
-from hypic_apps.collections.database import FINISHED, CollectionDatabase
-from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.collections.deletion import Removal
 from hypic_apps.server.collections.store_pool import StorePool
@@ -22,6 +18,10 @@ from hypic_apps.server.ingestion.uploads import Upload
 from hypic_apps.server.ingestion.worker import Jobs
 from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.atomic_write import clear_away
+from hypic_rag.collections import rows
+from hypic_rag.collections.claim import claimed
+from hypic_rag.collections.database import FINISHED, CollectionDatabase
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import BadInput, StoreMismatch

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hypic_apps.collections.database import FINISHED, CollectionDatabase
-from hypic_apps.collections.rows import check_known, remove_file
-from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.collections.store_pool import StorePool
-from hypic_apps.server.errors import ApiError, NoRoom
+from hypic_apps.server.errors import ApiError
 from hypic_apps.server.ingestion.worker import Jobs
+from hypic_rag.collections.database import FINISHED, CollectionDatabase
+from hypic_rag.collections.rows import check_known, remove_file
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.engine import SegmentEngine
-from hypic_rag.errors import HypicError
+from hypic_rag.errors import HypicError, NoRoom
 
 log = logging.getLogger(__name__)
 

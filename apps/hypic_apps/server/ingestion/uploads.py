@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import threading
-import unicodedata
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,15 +15,16 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from hypic_apps.server.errors import ApiError, NoRoom
+from hypic_apps.server.errors import ApiError
 from hypic_rag.atomic_write import clear_away, sync_folder
+from hypic_rag.collections.rows import shown_name
 from hypic_rag.config import format_bytes
+from hypic_rag.errors import NoRoom
 from hypic_rag.retrieval.readers import SUFFIXES
 from hypic_rag.retrieval.segments import SPARE_DISK
 
 MOST_FILES = 100  # a request
 MOST_HEADER = 8 * 1024  # bytes of a part's headers
-MOST_NAME = 200  # characters
 CHECK_EVERY = 16 * 2**20  # bytes written between looks at the free space
 UNFINISHED = ".part"
 
@@ -52,7 +52,7 @@ async def receive(body: AsyncIterator[bytes], content_type: str, folder: Path, m
         return await asyncio.to_thread(receiver.finish)
     except BaseException as error:
         receiver.undo()
-        if isinstance(error, ApiError):
+        if isinstance(error, (ApiError, NoRoom)):
             await _drain(body, max_bytes)
         if isinstance(error, OSError):
             raise NoRoom(f"uploads: {error.strerror or error}") from error
@@ -62,15 +62,6 @@ async def receive(body: AsyncIterator[bytes], content_type: str, folder: Path, m
 def label(filename: str) -> str:
     """Return what is shown of a name that a client sent: its last part, without control and direction characters."""
     return shown_name(re.split(r"[/\\]", filename)[-1])
-
-
-def shown_name(name: str) -> str:
-    """Return what is shown of a file's name, in which a backslash may stand."""
-    shown = "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c)[0] != "C").strip()
-    stem, dot, suffix = shown.rpartition(".")
-    if dot and len(suffix) < 10:
-        return f"{stem[: MOST_NAME - len(suffix) - 1]}.{suffix}"
-    return shown[:MOST_NAME]
 
 
 async def _drain(body: AsyncIterator[bytes], most: int) -> None:

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypic_apps.collections.database import CollectionDatabase
-from hypic_apps.collections.rows import note_making, remove_file
-from hypic_apps.server.auth.tenants import Tenant
 from hypic_apps.server.collections.store_pool import StorePool
 from hypic_apps.server.errors import ApiError
 from hypic_apps.server.ingestion import parse_sandbox
 from hypic_apps.server.ingestion.parse_sandbox import NotRead, ParseLimits, Stopped
 from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.atomic_write import clear_away
+from hypic_rag.collections.database import CollectionDatabase
+from hypic_rag.collections.rows import note_making, remove_file
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import HypicError
 from hypic_rag.locks import FairLock

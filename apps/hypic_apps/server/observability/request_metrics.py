@@ -6,9 +6,9 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from hypic_apps.server.auth.tenants import tenant_of
 from hypic_apps.server.errors import ApiError, Busy, ShuttingDown, TooSlow
 from hypic_apps.server.observability import logs
+from hypic_rag.collections.tenant import tenant_of
 from hypic_rag.engine import Generation
 from hypic_rag.errors import BadInput, ContextTooLong
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from hypic_apps.server.app_state import Service, Serving
-from hypic_apps.server.auth.tenants import Asking, Tenant
+from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.chat import rag_chat, response_body
 from hypic_apps.server.chat.event_stream import EventStream, finished
 from hypic_apps.server.observability.logs import Arrived
@@ -19,6 +19,7 @@ from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
 from hypic_apps.server.schemas.requests import CompletionRequest
 from hypic_apps.server.schemas.responses import CompletionAnswer, ok
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.prompt import Prompt
 from hypic_rag.rag import PreparedRequest
 

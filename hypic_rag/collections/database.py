@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from hypic_apps.server.errors import NoRoom
-from hypic_rag.errors import StoreDamaged
+from hypic_rag.errors import NoRoom, StoreDamaged
 from hypic_rag.sqlite_file import SqliteFile, is_damage, transaction, what_to_do
 from hypic_rag.sqlite_rows import Columns, blob, matching, number, text, text_or_null, whole
 

@@ -3,11 +3,12 @@
 import re
 import sqlite3
 import time
+import unicodedata
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hypic_apps.collections.database import CollectionDatabase
+from hypic_rag.collections.database import CollectionDatabase
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import StoreDamaged
 from hypic_rag.rag.passage import Passage
@@ -17,6 +18,7 @@ from hypic_rag.retrieval.segments import stored_segment
 from hypic_rag.retrieval.store import Store
 
 NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
+MOST_NAME = 200  # characters
 
 
 def folder_of(server: Path, tenant_id: str, collection_id: str) -> Path:
@@ -29,6 +31,15 @@ def bad_name(name: str) -> str:
     if NAME.fullmatch(name):
         return ""
     return f"{name[:80]!r} is no name for a collection: use up to 64 letters, digits, dots, _ and -"
+
+
+def shown_name(name: str) -> str:
+    """Return what is shown of a file's name, in which a backslash may stand."""
+    shown = "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c)[0] != "C").strip()
+    stem, dot, suffix = shown.rpartition(".")
+    if dot and len(suffix) < 10:
+        return f"{stem[: MOST_NAME - len(suffix) - 1]}.{suffix}"
+    return shown[:MOST_NAME]
 
 
 def find(db: sqlite3.Connection, tenant_id: str, name: str) -> sqlite3.Row | None:

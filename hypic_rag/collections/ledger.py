@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypic_apps.collections.opening import Collection
-from hypic_apps.collections.rows import note_making, remove_file
-from hypic_apps.server.ingestion.uploads import shown_name
+from hypic_rag.collections.opening import Collection
+from hypic_rag.collections.rows import note_making, remove_file, shown_name
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.retrieval.plan import IngestPlan, PlannedDocument
 from hypic_rag.retrieval.readers import SourceDocument

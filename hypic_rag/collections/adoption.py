@@ -7,8 +7,8 @@ the next ingestion, or when it is first asked for.
 
 from dataclasses import dataclass, replace
 
-from hypic_apps.collections.ledger import Ledger
 from hypic_rag.cache import DiskTier, Entry
+from hypic_rag.collections.ledger import Ledger
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.retrieval.plan import IngestPlan, PlannedDocument
 from hypic_rag.retrieval.segments import ColdSegment, cold_segments, is_kept, room_bytes

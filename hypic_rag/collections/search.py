@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from hypic_apps.collections.opening import Collection
-from hypic_apps.collections.rows import searchable
+from hypic_rag.collections.opening import Collection
+from hypic_rag.collections.rows import searchable
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.rag import Passage, find_passages
 from hypic_rag.retrieval.segments import stored_segment

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypic_apps.collections import rows
-from hypic_apps.collections.claim import claimed, private_folder
-from hypic_apps.collections.database import FILE, TENANT, CollectionDatabase
-from hypic_apps.server.auth.tenants import Tenant
+from hypic_rag.collections import rows
+from hypic_rag.collections.claim import claimed, private_folder
+from hypic_rag.collections.database import FILE, TENANT, CollectionDatabase
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.config import Settings, home
 from hypic_rag.errors import BadInput, nearest
 from hypic_rag.paths import exists
@@ -54,18 +54,30 @@ def is_there(settings: Settings) -> bool:
 
 @contextlib.contextmanager
 def named(settings: Settings) -> Iterator[Collection]:
-    """Open the collection to be read, also beside a running server. Raises BadInput where there is none."""
+    """Look the collection up as ``find``, and close its database at the end."""
+    collection = find(settings)
+    with contextlib.closing(collection.database):
+        yield collection
+
+
+def find(settings: Settings) -> Collection:
+    """Open the collection to be read, also beside a running server; its database is the caller's to close.
+
+    Raises BadInput where there is none.
+    """
     name, tenant, server = *_names(settings), server_folder()
     if not exists(server / FILE):
         raise _absent(name, tenant, [])
-    with contextlib.closing(CollectionDatabase(server / FILE)) as database:
+    with contextlib.ExitStack() as opened:
+        database = opened.enter_context(contextlib.closing(CollectionDatabase(server / FILE)))
         with database.reading() as db:
             found = rows.find(db, tenant.id, name)
             query = "SELECT name FROM collections WHERE tenant = ? AND NOT deleting ORDER BY name"
             others = [row["name"] for row in db.execute(query, (tenant.id,))]
         if found is None:
             raise _absent(name, tenant, others)
-        yield Collection(name, tenant, str(found["id"]), server, database)
+        opened.pop_all()
+    return Collection(name, tenant, str(found["id"]), server, database)
 
 
 @contextlib.contextmanager
