@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -28,6 +29,7 @@ from hypic_rag.setting_values import (
 CONFIG_NAME = "config.toml"
 ENVIRONMENT_PREFIX = "HYPIC_"
 HOME_VARIABLE = "HYPIC_HOME"
+OTHER_VARIABLES = re.compile(r"HYPIC_(HOME|KEY|EXAMPLES|TEST_\w+)")  # no settings: of clients and of the tests
 FLAG = ""  # in place of a metavar: said or not said
 
 
@@ -124,16 +126,17 @@ class Settings:
 
         environment: instead of ``os.environ``. file: instead of HOME/config.toml; need not exist.
         Where one of them names a store or a collection, what those before it named of these two is None.
-        Raises BadInput for an unknown name in the file or in ``given``, for a value out of its range, and where a store
+        Raises BadInput for an unknown name in any of them, for a value out of its range, and where a store
         and a collection are given side by side.
         """
         environment = os.environ if environment is None else environment
         file = home(environment) / CONFIG_NAME if file is None else file
         in_file = {name: _parse(name, raw, f"{name} in {file}") for name, raw in _read_file(file).items()}
         in_environment = {
-            name: _parse(name, environment[variable], variable)
-            for name in SETTINGS
-            if environment.get(variable := ENVIRONMENT_PREFIX + name.upper())
+            name: _parse(name, raw, variable)
+            for variable, raw in environment.items()
+            if raw and variable.startswith(ENVIRONMENT_PREFIX) and not OTHER_VARIABLES.fullmatch(variable)
+            for name in (variable.removeprefix(ENVIRONMENT_PREFIX).lower(),)
         }
         by_caller = {
             name: _parse(name, raw, "--" + name.replace("_", "-"))
@@ -203,6 +206,8 @@ def format_budget(n_bytes: int | None) -> str:
 
 def _read_file(file: Path) -> dict[str, Any]:
     try:
+        if file.is_fifo():
+            raise ValueError("it is a pipe, which may never end")
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {}

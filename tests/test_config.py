@@ -1,5 +1,6 @@
 """Settings: which source wins, what each value may be, and what a wrong one is told."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,31 @@ def test_the_message_names_the_source() -> None:
         Settings.load(environment={"HYPIC_TOP_K": "many", "HYPIC_HOME": "/nonexistent"})
     with pytest.raises(BadInput, match=r"^--top-k: "):
         Settings.load({"top_k": "many"}, environment={"HYPIC_HOME": "/nonexistent"})
+
+
+VARIABLES = {  # name, value; what it is told, or None
+    "misspelt": ("HYPIC_TOPK", "3", r"HYPIC_TOPK: there is no setting 'topk'\. Did you mean top_k"),
+    "of nothing": ("HYPIC_XYZZY", "3", "there is no setting 'xyzzy'"),
+    "misspelt and empty": ("HYPIC_TOPK", "", None),
+    "of clients": ("HYPIC_KEY", "secret", None),
+    "of the tests": ("HYPIC_TEST_DEVICE", "cuda", None),
+}
+
+
+@pytest.mark.parametrize("name, value, message", VARIABLES.values(), ids=VARIABLES)
+def test_a_variable_that_is_no_setting_is_told(name: str, value: str, message: str | None) -> None:
+    environment = {name: value, "HYPIC_HOME": "/nonexistent"}
+    if message is None:
+        assert Settings.load(environment=environment) == Settings()
+    else:
+        with pytest.raises(BadInput, match=message):
+            Settings.load(environment=environment)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.toml")
+    with pytest.raises(BadInput, match=r"is a pipe.*Mend it or delete it"):
+        Settings.load(environment={}, file=tmp_path / "config.toml")
 
 
 def test_seed_can_be_none() -> None:

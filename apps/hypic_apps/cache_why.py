@@ -11,12 +11,14 @@ from hypic_rag.cache.tiers.folder import EntryFolder
 from hypic_rag.cache.tiers.index_queries import EntryFilter, EntryInfo
 from hypic_rag.config import Settings, format_bytes
 
+LEAST_DIGITS = 8
+
 
 def is_digest(cache: EntryFolder, what: str) -> bool:
-    """Return whether it is the beginning of one: of one that is known, or as long as they are shown."""
+    """Return whether it is the beginning of one: of one that is known, or too long to be meant for a word."""
     if not re.fullmatch("[0-9a-f]{1,64}", what):
         return False
-    return len(what) >= SHORT or bool(cache.listed(EntryFilter(digest=what), 1) or cache.gone(what))
+    return len(what) >= LEAST_DIGITS or bool(cache.listed(EntryFilter(digest=what), 1) or cache.gone(what))
 
 
 def of_digest(cache: EntryFolder, digest: str) -> list[dict[str, Any]]:

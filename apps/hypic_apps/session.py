@@ -196,6 +196,12 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
         from hypic_rag.rag import Session
 
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
+        if not store.counts()[1]:
+            place, name = (
+                "store" if settings.store else "collection",
+                settings.store or settings.collection or "default",
+            )
+            raise BadInput(f"the {place} {name} has no documents: hypic-rag ingest PATH... --{place} {name}")
         log_to = store.folder if settings.log_questions else None
         yield Session(engine, search, engine.policy, sampling, settings.top_k, log_to)
 

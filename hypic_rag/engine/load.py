@@ -102,7 +102,7 @@ def _locate(model: str | Path) -> tuple[str, Path | str]:
                 "Give --model the folder that holds config.json and the weights"
             )
         return folder.resolve().name, folder.resolve()
-    if isinstance(model, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+    if isinstance(model, str) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model):
         return model, model
     raise ModelNotReady(
         f"there is no model folder {model!s}. Give --model default, an existing folder, "

@@ -183,6 +183,16 @@ def test_a_codec_is_part_of_what_is_stored(cli, documents: Path) -> None:
     assert re.search(r"^codec +int8$", info, re.M) and re.search(r"^codec +none$", cli("info").out, re.M)
 
 
+def test_without_documents_nothing_is_answered(cli, documents: Path, tmp_path: Path) -> None:
+    assert cli("ingest", documents).code == 0
+    for file in documents.iterdir():
+        file.unlink()
+    assert cli("ingest", documents, "--remove").code == 0
+    for command in (("ask", "Who?"), ("chat",)):
+        done = cli(*command)
+        assert (done.code, done.out) == (1, "") and "the collection default has no documents" in done.err, done
+
+
 def test_a_store_can_lie_anywhere(cli, documents: Path, tmp_path: Path, home: Path) -> None:
     assert cli("ingest", documents, "--store", tmp_path / "elsewhere").code == 0
     done = cli("info", "--json", "--store", tmp_path / "elsewhere")

@@ -112,6 +112,8 @@ def test_a_folder_that_cannot_be_used(saved: Path, tmp_path: Path, broken, error
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelNotReady, match="no model folder"):
         SegmentEngine.from_pretrained(tmp_path / "nothing")
+    with pytest.raises(ModelNotReady, match=r"no model folder \./nothing"):
+        SegmentEngine.from_pretrained("./nothing")  # no name on the hub
     with pytest.raises(BadInput, match="floating-point"):
         SegmentEngine.from_pretrained("default", dtype="int8")
     with pytest.raises(BadInput, match="device"):
