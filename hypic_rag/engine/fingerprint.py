@@ -4,12 +4,12 @@ import contextlib
 import hashlib
 import json
 import os
-import threading
 import time
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from hypic_rag.atomic_write import replacing
 from hypic_rag.config import home
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
@@ -101,14 +101,10 @@ class _Known:
     def save(self) -> None:
         if not self.changed or self.path is None:
             return
-        unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
-        try:
+        with contextlib.suppress(OSError):  # of a read-only file system, say
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(self.files, indent=1, sort_keys=True), encoding="utf-8")
-            os.replace(unfinished, self.path)
-        except OSError:
-            with contextlib.suppress(OSError):  # of a read-only file system, say
-                unfinished.unlink()
+            with replacing(self.path) as file:
+                file.write(json.dumps(self.files, indent=1, sort_keys=True).encode())
 
 
 def _seal(place: str, state: State, digest: str) -> str:
