@@ -1,13 +1,17 @@
 """Each command from its arguments to what it prints, on a tiny model."""
 
 import json
+import os
 import re
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypic_apps import demonstration
 
-from hypic_rag.integrations.llama_index.synthesizer import NOTHING_RETRIEVED
+from hypic_rag.rag import Session
 
 COST = re.compile(
     r"^TTFT (\d+) ms(?: \(full recompute (\d+) ms\))?, (\d+) of (\d+) segments from cache, "
@@ -113,16 +117,6 @@ def test_an_empty_question_is_an_error(asking) -> None:
     assert "the question is empty" in done.err
 
 
-def test_a_store_without_documents_says_so(cli, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("no JSON")
-    assert cli("ingest", tmp_path / "rows.jsonl").code == 1
-    done = cli("ask", "Which one?")
-    assert (done.code, done.out) == (0, f"{NOTHING_RETRIEVED}\n")
-    fields = json.loads(cli("ask", "Which one?", "--json").out)
-    assert (fields["answer"], fields["sources"], fields["ttft_ms"]) == (NOTHING_RETRIEVED, [], None)
-    assert cli("chat", stdin="Which one?\n").out == f"{NOTHING_RETRIEVED}\n"
-
-
 def test_documents_beyond_the_context_are_dropped_and_told(cli, documents: Path) -> None:
     for n in range(6):
         (documents / f"long{n}.txt").write_text(f"Chapter {n} of the long book about ships. " * 50)
@@ -161,6 +155,27 @@ def test_chat_goes_on_after_a_question_that_failed(asking) -> None:
     assert len(COST.findall(done.err)) == 1
 
 
+def test_an_interrupt_stops_an_answer_and_not_the_chat(asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, questions = Session.ask, []
+
+    def interrupted_once(conversation: Session, question: str) -> Iterator[str]:
+        questions.append(question)
+        for text in ask(conversation, question):
+            yield text
+            if len(questions) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(10)
+
+    monkeypatch.setattr(Session, "ask", interrupted_once)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    try:
+        done = asking("chat", stdin="Who built the lighthouse?\nAnd when?\n")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.code == 0 and questions == ["Who built the lighthouse?", "And when?"]
+    assert "stopped" in done.err and len(COST.findall(done.err)) == 1
+
+
 def test_info_shows_model_index_and_tiers(asking) -> None:
     before = asking("info", "--store", "another")
     assert before.code == 0
@@ -183,14 +198,13 @@ def test_a_codec_is_part_of_what_is_stored(cli, documents: Path) -> None:
     assert re.search(r"^codec +int8$", info, re.M) and re.search(r"^codec +none$", cli("info").out, re.M)
 
 
-def test_without_documents_nothing_is_answered(cli, documents: Path, tmp_path: Path) -> None:
-    assert cli("ingest", documents).code == 0
-    for file in documents.iterdir():
-        file.unlink()
-    assert cli("ingest", documents, "--remove").code == 0
-    for command in (("ask", "Who?"), ("chat",)):
-        done = cli(*command)
-        assert (done.code, done.out) == (1, "") and "the collection default has no documents" in done.err, done
+def test_without_documents_nothing_is_answered(cli, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("no JSON")
+    for place, of in (("collection default", ()), ("store empty", ("--store", "empty"))):
+        assert cli("ingest", tmp_path / "rows.jsonl", *of).code == 1
+        for command in (("ask", "Which one?", "--json"), ("chat",)):
+            done = cli(*command, *of)
+            assert (done.code, done.out) == (1, "") and f"the {place} has no documents" in done.err, done
 
 
 def test_a_store_can_lie_anywhere(cli, documents: Path, tmp_path: Path, home: Path) -> None:

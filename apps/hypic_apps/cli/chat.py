@@ -1,7 +1,9 @@
 """``hypic-rag chat``: a conversation, each turn resuming from the last."""
 
+import contextlib
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from typer import Exit
 
@@ -12,7 +14,7 @@ from hypic_rag.errors import HypicError
 
 @options.with_settings(*options.POLICY, "top_k", *options.SAMPLING, "log_questions", *options.PLACE)
 def run(settings: Settings) -> None:
-    """Talk with the documents, a line a turn. /new starts anew, /quit (or end of input) ends."""
+    """Talk with the documents, a line a turn. /new starts anew, /quit (or end of input) ends, Ctrl-C stops an answer."""
     from hypic_apps import session
 
     failed = False
@@ -25,13 +27,16 @@ def run(settings: Settings) -> None:
                 conversation.start_anew()
                 continue
             try:
-                try:
-                    _print_answer(conversation.ask(line))
-                except OutOfContext as full:
-                    session.say(f"The conversation has outgrown the model's context ({full}): starting anew.")
-                    conversation.start_anew()
-                    _print_answer(conversation.ask(line))
-                session.say(report.answer_text(report.answer_fields(conversation.last), with_answer=False))
+                with _only_this_turn():
+                    try:
+                        _print_answer(conversation.ask(line))
+                    except OutOfContext as full:
+                        session.say(f"The conversation has outgrown the model's context ({full}): starting anew.")
+                        conversation.start_anew()
+                        _print_answer(conversation.ask(line))
+                    session.say(report.answer_text(report.answer_fields(conversation.last), with_answer=False))
+            except KeyboardInterrupt:
+                session.say("\nstopped: this turn is forgotten; /quit ends")
             except HypicError as error:  # of this turn only: the next may do
                 session.say(f"error: {error}")
                 failed = True
@@ -49,6 +54,20 @@ def _next_line() -> str | None:
             return None
         if line.strip():
             return line.strip()
+
+
+@contextlib.contextmanager
+def _only_this_turn() -> Iterator[None]:
+    """Let Ctrl-C be no end of the command, unless whoever started it has it ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print_answer(texts: Iterable[str]) -> None:
