@@ -1,4 +1,4 @@
-"""Collections and their files as rows of server.sqlite: found, made, searched, taken out."""
+"""Collections and their files as rows of server.sqlite: found, made, searched, taken out. Imports no torch."""
 
 import re
 import sqlite3
@@ -7,15 +7,17 @@ import unicodedata
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypic_rag.collections.database import CollectionDatabase
-from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import StoreDamaged
-from hypic_rag.rag.passage import Passage
 from hypic_rag.retrieval.manifest import FILE as STORE
 from hypic_rag.retrieval.readers.document import clean
-from hypic_rag.retrieval.segments import stored_segment
-from hypic_rag.retrieval.store import Store
+
+if TYPE_CHECKING:
+    from hypic_rag.engine import SegmentEngine
+    from hypic_rag.rag.passage import Passage
+    from hypic_rag.retrieval.store import Store
 
 NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
 MOST_NAME = 200  # characters
@@ -59,7 +61,7 @@ def make(db: sqlite3.Connection, tenant_id: str, name: str) -> str:
     return made
 
 
-def searchable(database: CollectionDatabase, collection_id: str, passages: Iterable[Passage]) -> list[Passage]:
+def searchable(database: CollectionDatabase, collection_id: str, passages: Iterable["Passage"]) -> list["Passage"]:
     """Return those of files that are whole, or coming to be, and not deleted."""
     with database.reading() as db:
         query = "SELECT id FROM files WHERE collection_id = ? AND status NOT IN ('deleting', 'failed')"
@@ -85,9 +87,11 @@ def note_making(db: sqlite3.Connection, namespace: str, file_id: str, digests: S
     db.executemany("DELETE FROM leaving WHERE namespace = ? AND digest = ?", leaving)
 
 
-def remove_file(database: CollectionDatabase, store: Store, engine: SegmentEngine, file_id: str) -> None:
+def remove_file(database: CollectionDatabase, store: "Store", engine: "SegmentEngine", file_id: str) -> None:
     """Remove a file's documents from the store, with their vectors and segments, whole or partly there. Raises NoRoom,
     and what the store raises; it may be done again."""
+    from hypic_rag.retrieval.segments import stored_segment
+
     for document in store.documents():
         if document.metadata.get("file_id") == file_id:
             store.remove_document(document.doc_id)

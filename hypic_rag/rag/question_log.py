@@ -29,10 +29,11 @@ def log_question(store_folder: Path, question: str) -> None:
         ) from error
 
 
-def questions_to_ask(store_folder: Path, file: Path | None) -> list[str]:
-    """Read the questions of the file, or without one those that were logged. Raises BadInput where there is none."""
+def questions_to_ask(store_folder: Path | None, file: Path | None = None) -> list[str]:
+    """Read the questions of the file, or those that were logged in the folder. Raises BadInput where there is none."""
     if file is not None:
         return read_questions(absolute(file))
+    assert store_folder is not None
     logged = logged_questions(store_folder)
     if not logged:
         raise BadInput(

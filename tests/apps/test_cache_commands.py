@@ -1,6 +1,7 @@
 """``hypic-rag cache``: what it lists, explains, keeps, removes, checks and moves."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,5 +167,5 @@ def test_why_of_a_text_and_of_a_file_says_what_differs(asking, documents: Path) 
     assert (fields["state"], fields["reason"]) == ("absent", "never_seen")
     assert [near["differs"] for near in fields["near"]] == [{"seam_tokens": [8, 4]}]
     done = asking("cache", "why", file, "--codec", "int8", "--namespace", "acme")
-    assert "codec 'none', not 'int8'" in done.out and "namespace '', not 'acme'" in done.out
+    assert "codec 'none', not 'int8'" in done.out and re.search("namespace 'local/col-.*', not 'acme'", done.out)
     assert "never_seen" in asking("cache", "why", "a text that nobody has ever prefilled, with more than a seam").out

@@ -102,7 +102,7 @@ FAILS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "no documents": (lambda home: ["ask", "who?"], "Make it with hypic-rag ingest"),
     "no such path": (lambda home: ["ingest", str(home / "nothing")], "there is no file or folder"),
     "calibrate on nothing": (lambda home: ["calibrate", "--data", str(home / "nothing")], "there is no file or folder"),
-    "audit without questions": (lambda home: ["audit"], "no question was logged"),
+    "audit without documents": (lambda home: ["audit"], "Make it with hypic-rag ingest"),
     "no such key": (lambda home: ["keys", "revoke", "beef"], "hypic-rag keys add makes one"),
     "serve the network without keys": (lambda home: ["serve", "--host", "0.0.0.0"], "Make one first"),
     "chat without documents": (lambda home: ["chat"], "Make it with hypic-rag ingest"),

@@ -35,7 +35,7 @@ def run(
     from hypic_apps import session
     from hypic_rag.rag.question_log import questions_to_ask
 
-    known = questions_to_ask(session.documents_folder(settings), questions)
+    known = questions_to_ask(session.documents_folder(settings) if questions is None else None, questions)
     with session.open_search(settings) as (engine, store, search):
         from hypic_apps import auditing
 
