@@ -54,6 +54,8 @@ def text(fields: dict[str, Any]) -> str:
     else:
         if collection := fields["collection"]:
             files = f"{collection['n_ready']} of {collection['n_files']} files ready"
+            if collection["n_ready"] < collection["n_files"]:
+                files += "; others are under way or failed: ingest again to go on with those of hypic-rag ingest"
             rows.append(("collection", f"{collection['name']} of the tenant {collection['tenant']}, {files}"))
         rows.append(("store", store["folder"]))
         rows.append(

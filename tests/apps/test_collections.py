@@ -144,6 +144,7 @@ def test_a_killed_ingestion_goes_on(
         assert cli("ingest", documents, "--collection", "notes").code == 130
     about = json.loads(cli("info", "--collection", "notes", "--json").out)["collection"]
     assert (about["n_files"], about["n_ready"]) == (5, 2)
+    assert "2 of 5 files ready; others are under way or failed" in cli("info", "--collection", "notes").out
     with served(home, tiny_model) as server:  # which neither shows nor loses what is half done
         rows = files(server)
         assert sorted(row["status"] for row in rows.values()) == ["failed"] * 3 + ["ready"] * 2
