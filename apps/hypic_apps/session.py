@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypic_rag.config import Settings, home, store_folder
 from hypic_rag.errors import BadInput
@@ -38,8 +38,9 @@ def open_engine(
     from hypic_rag.cache import SegmentCache
     from hypic_rag.engine import SegmentEngine
 
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     if settings.model == "default":
         default_model.ensure(home(), progress=say)
     with SegmentCache.open(segments, settings.host_memory, settings.disk_budget, settings.remote) as cache:

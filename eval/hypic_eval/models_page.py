@@ -119,7 +119,8 @@ def _layout(kind: str) -> CacheSpec | None:
     config = AutoConfig.for_model(kind)
     try:
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config, attn_implementation=IMPLEMENTATION)
+            auto: Any = AutoModelForCausalLM
+            model = auto.from_config(config, attn_implementation=IMPLEMENTATION)
     except (TypeError, ValueError):
         return None
     for name, module in list(model.named_modules()):

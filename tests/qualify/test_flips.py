@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from hypic_eval import flips
 from hypic_eval.table import markdown
+from hypic_qualify import flips
 from hypic_qualify.flips import run_flips
 
 from hypic_rag.cache import record

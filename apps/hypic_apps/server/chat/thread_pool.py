@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 THREADS = 4
@@ -22,9 +22,14 @@ class PreparationPool:
         try:
             return await asyncio.wrap_future(made)
         except asyncio.CancelledError:
-            made.add_done_callback(lambda done: done.cancelled() or done.exception() or drop(done.result()))
+            made.add_done_callback(lambda done: _drop_made(done, drop))
             raise
 
     def close(self) -> None:
         """Close, without waiting for what has begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _drop_made(done: Future[Made], drop: Callable[[Made], None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        drop(done.result())

@@ -190,8 +190,8 @@ def refuse_elsewhere(given: object, fields: Iterable[str]) -> None:
 def refuse_misspelt(given: object, fields: Iterable[str]) -> None:
     """Raise ApiError for a field that nobody knows and that is much like one of these."""
     known = [*fields, *NEUTRAL]
-    unknown = (name for name in given if name not in known) if isinstance(given, dict) else iter(())
-    for name in islice(unknown, MOST_UNKNOWN):
+    names = given if isinstance(given, dict) else ()
+    for name in islice((name for name in names if name not in known), MOST_UNKNOWN):
         if len(name) <= LONGEST_UNKNOWN and (found := get_close_matches(name, known, n=1, cutoff=ALIKE)):
             text = f"{name} is not a field of this request: did you mean {found[0]}?"
             raise ApiError(400, text, code="unknown_parameter", param=name)

@@ -47,7 +47,8 @@ def measure(bench: Bench) -> Iterator[ResultRow]:
 
 def norms(T: torch.Tensor) -> torch.Tensor:
     """Compute the Frobenius norms (H,) of T (H, K, K)."""
-    return torch.linalg.vector_norm(T.float(), dim=(1, 2)).cpu()
+    found: torch.Tensor = torch.linalg.vector_norm(T.float(), dim=(1, 2))
+    return found.cpu()
 
 
 def errors(entry: Entry, codec: str, encoded: Entry) -> dict[str, float]:
