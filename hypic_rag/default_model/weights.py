@@ -1,4 +1,7 @@
-"""From the base model's GGUF file and the trained mixers to the tensors of a Hugging Face checkpoint."""
+"""From the base model's GGUF file and what was trained to the tensors of a Hugging Face checkpoint.
+
+Trained were the mixers and the norms, which replace the base's, and low-rank changes of its MLPs, which are added.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,10 @@ IN_EVERY_LAYER = {
     "ffn_norm": ("post_attention_layernorm", True),
 }
 SCALE = ".scale"
+# A change of NAME.weight (out, in) is NAME.lora_b (out, rank) @ NAME.lora_a (rank, in).
+CHANGE_A, CHANGE_B = ".lora_a", ".lora_b"
+# What a file of mixers may lack: the base has its own norms, and its MLPs may stay as they are.
+MAY_LACK = re.compile(r"model\.norm\.weight|.*layernorm\.weight|.*\.lora_[ab]")
 
 
 def base_tensors(gguf_file: Path) -> dict[str, Tensor]:
@@ -54,12 +61,10 @@ def base_tensors(gguf_file: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def mixer_tensors(mixers_file: Path) -> dict[str, Tensor]:
-    """Read the mixers of every layer, by checkpoint name: ``weight = int8 * scale`` multiplied out.
+def trained_tensors(mixers_file: Path) -> dict[str, Tensor]:
+    """Read mixers, norms and low-rank changes by name, all float32: ``weight = int8 * scale`` multiplied out.
 
-    Matrices come as bfloat16 (out, in); ``A_log``, ``dt_bias``, ``conv1d`` and norms as float32, as stored.
-    Weights that are not int8 are taken as they are.
-
+    A scale is one a row, (out,) or (out, 1). Weights that are not int8 are taken as they are.
     Raises ModelNotReady if the file cannot be read or an int8 weight has no scale of its shape.
     """
     import torch
@@ -74,23 +79,46 @@ def mixer_tensors(mixers_file: Path) -> dict[str, Tensor]:
     for name, weight in stored.items():
         if name.endswith(SCALE):
             continue
+        tensors[name] = weight.float()
         if weight.dtype == torch.int8:
-            weight = weight.float() * _scale_of(name, stored, mixers_file).float()
-        is_matrix = weight.dim() == 2
-        tensors[name] = weight.to(torch.bfloat16 if is_matrix else torch.float32)
+            tensors[name] *= _scale_of(name, stored, mixers_file)
     return tensors
 
 
-def check_same_layout(mixers_file: Path, wanted_file: Path) -> None:
-    """Raise ModelNotReady unless both mixer files hold weights of the same names and shapes."""
+def merge(base: dict[str, Tensor], trained: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Put what was trained in the base's place, and add ``lora_b @ lora_a`` to the matrices it is of: the checkpoint.
+
+    base: of ``base_tensors``. trained: of ``trained_tensors``. Neither is changed.
+    Matrices come as bfloat16 (out, in), all else as float32.
+    Raises ModelNotReady for a change with one factor, or of a matrix that the base has not.
+    """
+    import torch
+
+    whole = base | {name: weight for name, weight in trained.items() if not name.endswith((CHANGE_A, CHANGE_B))}
+    changed = {name.removesuffix(end) for name in trained for end in (CHANGE_A, CHANGE_B) if name.endswith(end)}
+    for name in changed:
+        a, b, matrix = trained.get(name + CHANGE_A), trained.get(name + CHANGE_B), base.get(f"{name}.weight")
+        if a is None or b is None or matrix is None:
+            lacks = "the base has no such matrix" if matrix is None else f"{CHANGE_A} and {CHANGE_B} belong together"
+            raise ModelNotReady(f"the low-rank change of {name} cannot be multiplied out: {lacks}")
+        whole[f"{name}.weight"] = matrix.float() + b @ a
+    return {name: weight.to(torch.bfloat16 if weight.dim() == 2 else torch.float32) for name, weight in whole.items()}
+
+
+def check_layout(mixers_file: Path, wanted_file: Path) -> None:
+    """Raise ModelNotReady unless a file's weights have the names and shapes of those in ``wanted_file``.
+
+    Norms and low-rank changes may be absent, but not others.
+    """
     found, wanted = _layout(mixers_file), _layout(wanted_file)
     for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
-            raise ModelNotReady(
-                f"mixers {mixers_file} do not fit this model: {name} is {found.get(name, 'absent')}, "
-                f"but {wanted.get(name, 'absent')} is wanted. Give a file with the names and shapes of "
-                f"{wanted_file}, or leave it out to use that one."
-            )
+        if found.get(name) == wanted.get(name) or (name not in found and MAY_LACK.fullmatch(name)):
+            continue
+        raise ModelNotReady(
+            f"mixers {mixers_file} do not fit this model: {name} is {found.get(name, 'absent')}, "
+            f"but {wanted.get(name, 'absent')} is wanted. Give a file with the names and shapes of "
+            f"{wanted_file}, or leave it out to use that one."
+        )
 
 
 def _checkpoint_name(gguf_name: str) -> tuple[str | None, bool]:
@@ -106,14 +134,15 @@ def _checkpoint_name(gguf_name: str) -> tuple[str | None, bool]:
 
 
 def _scale_of(name: str, stored: dict[str, Tensor], mixers_file: Path) -> Tensor:
-    scale = stored.get(name + SCALE)
-    wanted = (stored[name].shape[0], 1)
-    if scale is None or tuple(scale.shape) != wanted:
+    """Return it as (out, 1) float32."""
+    scale, n_rows = stored.get(name + SCALE), stored[name].shape[0]
+    if scale is None or tuple(scale.shape) not in {(n_rows,), (n_rows, 1)}:
         found = "absent" if scale is None else f"of shape {tuple(scale.shape)}"
         raise ModelNotReady(
-            f"mixers {mixers_file}: {name} is int8, so {name + SCALE} must have shape {wanted}, but it is {found}"
+            f"mixers {mixers_file}: {name} is int8, so {name + SCALE} must have shape ({n_rows},) or ({n_rows}, 1), "
+            f"but it is {found}"
         )
-    return scale
+    return scale.float().view(n_rows, 1)
 
 
 def _layout(mixers_file: Path) -> dict[str, tuple[int, ...]]:
