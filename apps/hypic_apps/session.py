@@ -182,10 +182,10 @@ def open_to_write(
         if like is not None:
             like.check_engine(engine)
         collection = found_or_made()
-        with Store.create_or_open(
-            collection.folder, engine, embedder=embedder, chunk_tokens=chunk_tokens, chunk_overlap=chunk_overlap
-        ) as store:
-            within = engine.within(collection.namespace)
+        within, folder = engine.within(collection.namespace), collection.folder
+        _tell_of_renewal(folder, engine)
+        sizes = {"chunk_tokens": chunk_tokens, "chunk_overlap": chunk_overlap}
+        with Store.create_or_open(folder, within, embedder=embedder, **sizes, renew=True) as store:
             yield within, store, Ledger(collection, store, within)
 
 
@@ -234,4 +234,18 @@ def _store(settings: Settings, folder: Path, engine: "SegmentEngine", create: bo
 
     embedder = None if settings.embedder is None else Embedder(settings.embedder)
     chunk_tokens = settings.chunk_tokens if create else None
-    return Store.create_or_open(folder, engine, embedder=embedder, chunk_tokens=chunk_tokens)
+    if create:
+        _tell_of_renewal(folder, engine)
+    return Store.create_or_open(folder, engine, embedder=embedder, chunk_tokens=chunk_tokens, renew=create)
+
+
+def _tell_of_renewal(folder: Path, engine: "SegmentEngine") -> None:
+    """Say so where what is in a store is about to be prefilled by other weights of its model."""
+    from hypic_rag.retrieval.manifest import Manifest
+
+    manifest = Manifest.read(folder)
+    if manifest is not None and manifest.is_of(engine) and manifest.model_fingerprint != engine.fingerprint:
+        say(
+            f"what {folder} has was prefilled by other weights of the model {manifest.model} than it has now: these "
+            f"segments are removed, and made again"
+        )

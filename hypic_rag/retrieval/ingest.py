@@ -12,14 +12,22 @@ from typing import Literal
 
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.missing import is_absent
-from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_documents, plan_ingest
+from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_again, plan_documents, plan_ingest
 from hypic_rag.retrieval.readers import ReadFailure
 from hypic_rag.retrieval.segments import PASSES, PackedPrefill, stored_segment
 from hypic_rag.retrieval.store import NeedsVectors, Store, Swap
 from hypic_rag.retrieval.throttle import Throttle
 from hypic_rag.retrieval.vectors import Vectors
 
-__all__ = ["IngestPlan", "IngestProgress", "IngestReport", "plan_documents", "plan_ingest", "run_ingest"]
+__all__ = [
+    "IngestPlan",
+    "IngestProgress",
+    "IngestReport",
+    "plan_again",
+    "plan_documents",
+    "plan_ingest",
+    "run_ingest",
+]
 
 BATCH_CHUNKS = 64
 

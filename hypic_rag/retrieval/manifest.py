@@ -5,12 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hypic_rag import default_model
 from hypic_rag.atomic_write import replacing
+from hypic_rag.config import home
 from hypic_rag.errors import BadInput, StoreDamaged, StoreMismatch
 from hypic_rag.stored_json import made, parse_object
 
 if TYPE_CHECKING:
-    from hypic_rag.prompt import PromptFormat
+    from hypic_rag.engine import SegmentEngine
 
 FILE = "store.json"
 FORMAT = "hypic-rag store"
@@ -64,21 +66,33 @@ class Manifest:
             f"Use the program that made it, or move the folder away and ingest again."
         )
 
-    def check_model(self, name: str, fingerprint: str, format: "PromptFormat", folder: Path) -> None:
-        """Raise StoreMismatch unless the store was made with exactly this model and prompt format."""
-        if fingerprint != self.model_fingerprint:
+    def check_engine(self, engine: "SegmentEngine", folder: Path) -> None:
+        """Raise StoreMismatch unless the store was made with exactly this engine's model and prompt format."""
+        name = engine.model_name
+        if engine.fingerprint != self.model_fingerprint:
+            former, present = self.model_fingerprint[:12], engine.fingerprint[:12]
+            if self.is_of(engine):
+                raise StoreMismatch(
+                    f"store {folder} was made with other weights of the model {self.model} (fingerprint {former}) "
+                    f"than it has now (fingerprint {present}), as an upgrade brings, and nothing that was prefilled "
+                    f"with them can be used. Prefill its documents again, with one command: hypic-rag ingest (with "
+                    f"the --collection or --store that you ask; no path is needed)."
+                )
             raise StoreMismatch(
-                f"store {folder} was made with model {self.model} (fingerprint "
-                f"{self.model_fingerprint[:12]}), but the model in use is {name} (fingerprint "
-                f"{fingerprint[:12]}). Use --model {self.model}, or ingest into another folder with "
+                f"store {folder} was made with model {self.model} (fingerprint {former}), but the model in use is "
+                f"{name} (fingerprint {present}). Use --model {self.model}, or ingest into another folder with "
                 f"--model {name}."
             )
-        if not format.made(self.prompt_format):
+        if not engine.format.made(self.prompt_format):
             raise StoreMismatch(
                 f"store {folder} was made with prompt format {self.prompt_format}, but {name} now has "
-                f"{format.version} (its chat template has changed). Restore the template, or ingest again "
+                f"{engine.format.version} (its chat template has changed). Restore the template, or ingest again "
                 f"into another folder."
             )
+
+    def is_of(self, engine: "SegmentEngine") -> bool:
+        """Return whether the engine's model is called as the store's, be its weights the same or others."""
+        return self.model == opens_again(engine)
 
     def check_embedder(self, name: str, fingerprint: str, folder: Path) -> None:
         """Raise StoreMismatch unless the index was made with exactly this embedder."""
@@ -101,6 +115,15 @@ class Manifest:
                     f"store {folder} has {what} of {has} tokens, but {asked} was asked for. Leave the size "
                     f"out, or ingest into another folder."
                 )
+
+
+def opens_again(engine: "SegmentEngine") -> str:
+    """Return what ``SegmentEngine.from_pretrained`` takes to get the same model: "default", a folder or a hub
+    name."""
+    source = Path(engine.model.name_or_path)
+    if engine.model_name == default_model.NAME and source.is_relative_to(home()):
+        return "default"  # not its folder, which moves with HYPIC_HOME
+    return str(source.resolve()) if source.is_dir() else engine.model_name
 
 
 def how_to_rebuild(folder: Path) -> str:

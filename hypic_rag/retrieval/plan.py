@@ -159,6 +159,21 @@ def plan_documents(
     return IngestPlan(store, engine, tuple(planned.values()), tuple(removed), (), (), room)
 
 
+def plan_again(store: Store, engine: "SegmentEngine") -> IngestPlan:
+    """Plan to prefill what the store has and the cache has not; no file is read and no document changes.
+
+    As after an upgrade of the model, another seam or codec, or an eviction. Raises StoreMismatch for another model.
+    """
+    store.check_engine(engine)
+    seen: set[str] = set()
+    planned = []
+    for document in store.documents():
+        chunks = tuple((chunk.title, chunk.text) for chunk in store.chunks(document.doc_id))
+        cold = tuple(cold_segments(engine, chunks, seen))
+        planned.append(PlannedDocument(document, "unchanged", chunks, new_chunks=(), cold=cold))
+    return IngestPlan(store, engine, tuple(planned), (), (), (), room_bytes(engine.cache, store.folder))
+
+
 def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen: set[str]) -> PlannedDocument:
     stored = store.document(source.doc_id)
     old = tuple((chunk.title, chunk.text) for chunk in store.chunks(source.doc_id)) if stored else ()

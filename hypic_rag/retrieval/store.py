@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypic_rag import default_model
-from hypic_rag.config import home
+from hypic_rag.cache.report import Miss
+from hypic_rag.cache.tiers.index_queries import EntryFilter
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.paths import exists
 from hypic_rag.retrieval import schema
@@ -24,7 +24,7 @@ from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
 from hypic_rag.retrieval.database import FILE as SQLITE
 from hypic_rag.retrieval.database import StoreDatabase
 from hypic_rag.retrieval.embedder import Embedder
-from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild
+from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild, opens_again
 from hypic_rag.retrieval.rows import (
     CHUNK,
     DOCUMENT,
@@ -105,10 +105,12 @@ class Store:
         embedder: Embedder | None = None,
         chunk_tokens: int | None = None,
         chunk_overlap: int | None = None,
+        renew: bool = False,
     ) -> "Store":
         """Open the store in ``folder``, or make a new one for this engine and embedder.
 
         An embedder or sizes that are None are the store's own, for a new one all-MiniLM-L6-v2, 512 and 0.
+        renew: as the method does, where the store was made with other weights of the engine's model.
         Several processes may call this at once.
         Raises StoreMismatch where the store was made otherwise, StoreDamaged where it cannot be read.
         """
@@ -130,6 +132,8 @@ class Store:
             raise BadInput(f"no store can be made in {folder}: {error}. {to_do}") from error
         store = cls.open(folder, embedder=embedder)
         try:
+            if renew:
+                store.renew(engine)
             store.check_engine(engine)
             store.manifest.check_chunking(chunk_tokens, chunk_overlap, folder)
         except Exception:
@@ -166,8 +170,32 @@ class Store:
 
     def check_engine(self, engine: "SegmentEngine") -> None:
         """Raise StoreMismatch unless the store was made with this engine's model and prompt format."""
-        self.manifest.check_model(engine.model_name, engine.fingerprint, engine.format, self.folder)
+        self.manifest.check_engine(engine, self.folder)
         self._prompt_format = engine.format.version
+
+    def renew(self, engine: "SegmentEngine") -> int:
+        """Make the store one of the engine's weights, where it was made with others of the same model, say by an
+        earlier version of this program. Return how many entries of those were removed from the disk tier.
+
+        Documents and vectors stay. What they need cached is then missing, and is prefilled by ``plan_again`` or when it
+        is first asked for. Raises BadInput where nothing can be written.
+        """
+        former = self.manifest
+        if former.model_fingerprint == engine.fingerprint or not former.is_of(engine):
+            return 0
+        renewed = replace(former, model_fingerprint=engine.fingerprint)
+        renewed.check_engine(engine, self.folder)
+        with self._database.writing():  # of all writers the only one
+            try:
+                renewed.write(self.folder)
+            except OSError as error:
+                raise BadInput(f"{self.folder / FILE} cannot be written: {error}. Check its permissions") from error
+        self.manifest = renewed
+        disk = engine.cache.disk
+        if disk is None:
+            return 0
+        of_former = disk.listed(EntryFilter(namespace=engine.namespace, model=former.model_fingerprint))
+        return disk.discard((one.record.digest for one in of_former), Miss("deleted", "made with former weights"))
 
     # reading
 
@@ -339,7 +367,7 @@ class Store:
             raise StoreDamaged(f"{folder} has {SQLITE} with documents but no {FILE}. {how_to_rebuild(folder)}")
         manifest = Manifest(
             store_id=uuid.uuid4().hex,
-            model=_opens_again(engine),
+            model=opens_again(engine),
             model_fingerprint=engine.fingerprint,
             prompt_format=engine.format.version,
             embedder=embedder.name,
@@ -352,11 +380,3 @@ class Store:
             leftover.unlink(missing_ok=True)  # of a creation that was killed: no manifest, no documents
         schema.create(database, manifest.store_id)
         manifest.write(folder)
-
-
-def _opens_again(engine: "SegmentEngine") -> str:
-    """Return what ``SegmentEngine.from_pretrained`` takes to get the same model: "default", a folder or a hub name."""
-    source = Path(engine.model.name_or_path)
-    if engine.model_name == default_model.NAME and source.is_relative_to(home()):
-        return "default"  # not its folder, which moves with HYPIC_HOME
-    return str(source.resolve()) if source.is_dir() else engine.model_name

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypic_apps import demonstration
+from safetensors.torch import load_file, save_file
 
 from hypic_rag.rag import Session
 
@@ -219,6 +221,28 @@ def test_other_chunk_sizes_need_another_store(cli, documents: Path) -> None:
     done = cli("ingest", documents, "--chunk-tokens", "128")
     assert done.code == 1
     assert "64" in done.err and "128" in done.err
+
+
+def test_after_an_upgrade_of_the_model_one_command_makes_its_segments_again(
+    cli, documents: Path, tmp_path: Path, tiny_model: Path
+) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    given = ("--model", model)
+    cli("ingest", documents, *given)
+    n_bytes = json.loads(cli("info", "--json", *given).out)["cache"]["disk"]["n_bytes"]
+    weights = load_file(model / "model.safetensors")
+    save_file({name: weight * 1.01 for name, weight in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    refused = cli("ask", "Who built the lighthouse?", *given)
+    assert (refused.code, refused.out) == (1, "")
+    assert re.search(r"other weights of the model .*as an upgrade brings.*one command: hypic-rag ingest ", refused.err)
+    shutil.rmtree(documents)  # the store has the texts
+    again = cli("ingest", *given)
+    assert again.code == 0 and "these segments are removed, and made again" in again.err
+    assert again.out.startswith("0 new, 0 changed, 5 unchanged, 0 removed; 5 segments prefilled, ")
+    asked = json.loads(cli("ask", "--json", "Who built the lighthouse?", *given).out)
+    assert asked["n_from_cache"] == asked["n_segments"] == 5
+    assert json.loads(cli("info", "--json", *given).out)["cache"]["disk"]["n_bytes"] == n_bytes  # the former are gone
+    assert cli("ingest", *given).out.startswith("0 new, 0 changed, 5 unchanged, 0 removed; 0 segments prefilled, ")
 
 
 def test_the_demo_prints_three_answers_with_their_cost(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

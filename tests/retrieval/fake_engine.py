@@ -35,6 +35,7 @@ class FakeEngine:
         self.model = SimpleNamespace(name_or_path="fake/model")
         self.model_name = "fake/model"
         self.fingerprint = fingerprint
+        self.namespace = ""
         self.tokenizer = tokenizer()
         self.format = PromptFormat(self.tokenizer)
         self.context_length = context_length

@@ -1,13 +1,14 @@
 """Ingestion: only what changed is done, old versions answer until the new ones are in, budgets hold."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEmbedder, FakeEngine, in_mode
 
 from hypic_rag.cache import SegmentCache
 from hypic_rag.errors import BadInput, StoreMismatch
-from hypic_rag.retrieval.ingest import plan_ingest, run_ingest
+from hypic_rag.retrieval.ingest import plan_again, plan_ingest, run_ingest
 from hypic_rag.retrieval.segments import FILE_OVERHEAD
 from hypic_rag.retrieval.store import Store
 
@@ -341,5 +342,69 @@ def test_an_unknown_prefill_is_told(store, engine, docs):
 
 
 def test_another_model_is_refused(store, docs):
-    with pytest.raises(StoreMismatch):
-        plan_ingest(store, FakeEngine(fingerprint="e" * 64), [docs])
+    other = FakeEngine(fingerprint="e" * 64)
+    for plan in (lambda: plan_ingest(store, other, [docs]), lambda: plan_again(store, other)):
+        with pytest.raises(StoreMismatch):
+            plan()
+
+
+def upgraded(engine):
+    """The same model with other weights, over the same cache."""
+    return FakeEngine(engine.cache, fingerprint="e" * 64)
+
+
+def test_after_an_upgrade_one_run_without_paths_prefills_all_that_the_store_has(store, engine, docs, folder):
+    _, before = ingest(store, engine, docs)
+    chunks, n_entries = store.chunks(), len(engine.cache.disk.listed())
+    (docs / "bread.md").unlink()  # what the store has is enough
+    new = upgraded(engine)
+    with Store.create_or_open(folder, new, embedder=store.embedder, renew=True) as renewed:
+        assert engine.cache.disk.listed() == []  # n_entries of the former weights, and no more
+        assert n_entries == before.n_prefilled + 1
+        plan = plan_again(renewed, new)
+        assert (plan.n_segments, plan.prefill_tokens) == (before.n_prefilled, before.prefill_tokens)
+        store.embedder.embedded.clear()
+        report = run_ingest(plan)
+        assert (report.n_unchanged, report.n_removed, report.n_prefilled) == (2, 0, before.n_prefilled)
+        assert store.embedder.embedded == []
+        assert renewed.chunks() == chunks
+        assert {entry.record.key["model"] for entry in engine.cache.disk.listed()} == {new.fingerprint}
+        assert plan_again(renewed, new).is_empty
+    with Store.create_or_open(folder, new, embedder=store.embedder):  # and is asked as any other
+        pass
+    with pytest.raises(StoreMismatch):  # but not with the former weights
+        Store.create_or_open(folder, engine, embedder=store.embedder)
+
+
+def test_a_renewal_leaves_what_is_of_others(store, engine, docs, folder):
+    ingest(store, engine, docs)
+    ids = engine.format.document("of a tenant, or of another model that somebody uses beside it")
+    theirs = replace(engine.segment_key(ids), namespace="acme"), replace(engine.segment_key(ids), model="d" * 64)
+    for key in theirs:
+        engine._make(key)
+    assert store.renew(engine) == 0  # of these weights already
+    assert store.renew(upgraded(engine)) > 0
+    assert {entry.record.digest for entry in engine.cache.disk.listed()} == {key.digest for key in theirs}
+    other = upgraded(engine)
+    other.model_name = "other/model"
+    other.fingerprint = "c" * 64
+    assert store.renew(other) == 0 and store.manifest.model_fingerprint == "e" * 64
+
+
+def test_a_renewal_that_cannot_be_written_changes_nothing(store, engine, docs, folder, monkeypatch):
+    ingest(store, engine, docs)
+    n_entries = len(engine.cache.disk.listed())
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(BadInput, match=r"store\.json cannot be written: .*No space left"):
+        store.renew(upgraded(engine))
+    assert len(engine.cache.disk.listed()) == n_entries
+    store.check_engine(engine)
+
+
+def test_what_was_evicted_is_prefilled_again_without_paths(store, engine, docs):
+    ingest(store, engine, docs)
+    first = engine.segment_key(engine.format.document(store.chunks()[0].text, store.chunks()[0].title))
+    engine.cache.discard([first.digest])
+    engine.prefilled.clear()
+    assert run_ingest(plan_again(store, engine)).n_prefilled == 1
+    assert engine.prefilled == [first.token_ids]

@@ -285,8 +285,12 @@ def test_an_llm_with_another_cache_answers_with_a_warning(full_store, folder, em
 
 
 def test_another_model_or_embedder_than_the_stores_is_refused(full_store, folder, embedder):
+    other = FakeEngine(fingerprint="e" * 64)
+    with pytest.raises(StoreMismatch, match=r"other weights of the model fake/model .* hypic-rag ingest"):
+        HypicQueryEngine.from_store(folder, HypicLLM(engine=other), embedder=embedder)
+    other.model_name = "other/model"
     with pytest.raises(StoreMismatch, match="--model fake/model"):
-        HypicQueryEngine.from_store(folder, HypicLLM(engine=FakeEngine(fingerprint="e" * 64)), embedder=embedder)
+        HypicQueryEngine.from_store(folder, HypicLLM(engine=other), embedder=embedder)
     with pytest.raises(StoreMismatch, match="--embedder fake-embedder"):
         HypicQueryEngine.from_store(folder, HypicLLM(engine=FakeEngine()), embedder=FakeEmbedder("other"))
 

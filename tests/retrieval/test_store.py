@@ -124,6 +124,18 @@ def test_another_model_is_refused_with_both_names(store, folder, embedder):
         Store.create_or_open(folder, other, embedder=embedder)
 
 
+def test_other_weights_of_the_same_model_are_told_with_the_command(store, folder, embedder):
+    """As every user meets it who upgrades to another version of the default model."""
+    upgraded = FakeEngine(fingerprint="e" * 64)
+    told = (
+        r"made with other weights of the model fake/model \(fingerprint ffffffffffff\) than it has now \(fingerprint "
+        r"eeeeeeeeeeee\), as an upgrade brings.* one command: hypic-rag ingest "
+    )
+    with pytest.raises(StoreMismatch, match=told):
+        Store.create_or_open(folder, upgraded, embedder=embedder)
+    assert Store.open(folder, embedder=embedder).manifest == store.manifest  # nothing was changed
+
+
 def test_another_embedder_is_refused_with_both_names(store, folder):
     with pytest.raises(
         StoreMismatch, match=r"embedder fake-embedder .*in use is another .*Use --embedder fake-embedder"

@@ -190,7 +190,7 @@ class HypicLLM(LLM):
         cache = SegmentCache.open(segments, host_memory, disk_budget)
         llm = cls(model if model is not None else manifest.model, cache=cache, **kwargs)
         engine = llm.engine
-        manifest.check_model(engine.model_name, engine.fingerprint, engine.format, folder)
+        manifest.check_engine(engine, folder)
         return llm
 
     @classmethod
