@@ -31,7 +31,7 @@ def ingest(plan: IngestPlan, prefill: Literal["all", "none"] = "all", ledger: "L
 
         def show(progress: IngestProgress) -> None:
             if ledger is not None:
-                ledger.progress(progress.n_documents)
+                ledger.progress(progress.n_documents, progress.lost)
             by_tokens = prefill == "all" and progress.total_tokens > 0
             bar.update(
                 task,

@@ -13,7 +13,7 @@ from hypic_rag.cache.codec import codec_named
 from hypic_rag.cache.entry import Entry, require_same_segment
 from hypic_rag.cache.header import EntryRefused
 from hypic_rag.cache.key import SegmentKey
-from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Stored, Tier, TierStats
+from hypic_rag.cache.report import CacheStats, Hit, Miss, Problem, Standing, Stored, Tier, TierStats
 from hypic_rag.cache.tiers.arena import Arena
 from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.cache.tiers.disk import DiskTier
@@ -104,16 +104,29 @@ class SegmentCache:
         if kept is None:
             stored = self._store(key, encoded)
         else:
-            stored = Stored(kept, is_new=False)
-            if self.disk is not None and self.disk.contains(key.digest):
-                self.disk.touch(key.digest)
-            elif self.disk is not None:
-                self.disk.put(key, kept, self._pinned())
+            stored = self._write_down(key, kept)
         if self.remote is not None and stored.is_new:
             self.remote.put(key, stored.entry)
         with self._lock:
             kept = self.host.put(key.digest, stored.entry, key.namespace)
-        return stored if kept is stored.entry else Stored(kept, is_new=False)
+            is_kept = key.digest in self.host if self.disk is None else stored.is_kept
+        return Stored(kept, stored.is_new and kept is stored.entry, is_kept)
+
+    def write_down(self, key: SegmentKey) -> Stored | None:
+        """Store what memory alone has, since the disk did not take it when it was made; None if it has left memory."""
+        with self._lock:
+            kept = self.host.get(key.digest)
+        return None if kept is None else self._write_down(key, kept)
+
+    def standing(self, key: SegmentKey) -> Standing:
+        """Say whether the entry is "kept": where it outlives the process, or in memory if that is the lowest tier. Else
+        "in memory" or "absent". By indices only: a lookup may still find the file bad."""
+        if self.disk is None:
+            return "absent" if self.contains(key) is None else "kept"
+        if self.disk.contains(key.digest) or (self.remote is not None and self.remote.contains(key)):
+            return "kept"
+        with self._lock:
+            return "in memory" if key.digest in self.host else "absent"
 
     def touch(self, key: SegmentKey) -> None:
         """Note a use of what was found in a pool, so that the tiers below do not evict what is asked for most."""
@@ -277,19 +290,29 @@ class SegmentCache:
             return self.host.put(key.digest, entry, key.namespace), "remote"
 
     def _store(self, key: SegmentKey, encoded: Entry) -> Stored:
-        """Return what the disk has, where it has a valid copy; else a copy in memory, which is written there."""
+        """Return a copy in memory, written to the disk; or what the disk has, where it has a valid copy."""
+        copy = host_copy(encoded, self.host.arena)
         if self.disk is None:
-            return Stored(host_copy(encoded, self.host.arena), is_new=True)
-        copy = None
+            return Stored(copy, is_new=True, is_kept=True)
         for _ in range(2):  # a second time if the copy that exists proves bad, which removes it
-            if not self.disk.contains(key.digest):
-                copy = copy or host_copy(encoded, self.host.arena)
-                if self.disk.put(key, copy, self._pinned()) != "exists":
-                    return Stored(copy, is_new=True)
-            found = self.disk.get(key)
+            outcome = self.disk.put(key, copy, self._pinned())
+            if outcome == "stored":
+                return Stored(copy, is_new=True, is_kept=True)
+            found = self.disk.get(key)  # also where it takes nothing more: somebody's copy may be there
             if isinstance(found, Entry):
-                return Stored(host_copy(found, self.host.arena), is_new=False)
-        return Stored(copy or host_copy(encoded, self.host.arena), is_new=True)
+                return Stored(host_copy(found, self.host.arena), is_new=False, is_kept=True)
+            if outcome == "refused":
+                break
+        return Stored(copy, is_new=True, is_kept=False)
+
+    def _write_down(self, key: SegmentKey, kept: Entry) -> Stored:
+        """Write what memory has to the disk, where that has it not."""
+        if self.disk is None:
+            return Stored(kept, is_new=False, is_kept=True)
+        outcome = self.disk.put(key, kept, self._pinned())
+        if outcome == "exists":
+            self.disk.touch(key.digest)
+        return Stored(kept, is_new=False, is_kept=outcome != "refused" or self.disk.contains(key.digest))
 
     def _pinned(self) -> frozenset[str]:
         with self._lock:

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from hypic_rag.cache.entry import Entry
 
 Tier = Literal["device", "host", "disk", "remote"]
+Standing = Literal["kept", "in memory", "absent"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,10 +21,12 @@ class Hit:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """The copy that the cache keeps, as it is stored. is_new: it is of the entry given, not one that was there."""
+    """The copy that the cache has, as it is stored. is_new: it is of the entry given, not one that was there. is_kept:
+    see ``SegmentCache.standing``."""
 
     entry: "Entry"
     is_new: bool
+    is_kept: bool
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from hypic_rag.cache import DiskTier, Entry
 from hypic_rag.collections.ledger import Ledger
 from hypic_rag.engine import SegmentEngine
+from hypic_rag.engine.segment_manager import ColdSegment
 from hypic_rag.retrieval.plan import IngestPlan, PlannedDocument
-from hypic_rag.retrieval.segments import ColdSegment, cold_segments, is_kept, room_bytes
+from hypic_rag.retrieval.segments import cold_segments, file_bytes, room_bytes
 from hypic_rag.retrieval.store import Store
 
 
@@ -46,22 +47,24 @@ def adopt(source: Store, segments: DiskTier, store: Store, engine: SegmentEngine
         planned.append(PlannedDocument(document, "new", chunks, tuple(dict.fromkeys(chunks)), cold))
     room = room_bytes(engine.cache, store.folder)
     ledger.begin(IngestPlan(store, engine, tuple(planned), (), (), (), room))
-    n_copied = n_cold = 0
+    n_copied, lost = 0, set[str]()
     for n, one in enumerate(planned, 1):
         for segment in one.cold:
-            copied = room_bytes(engine.cache, store.folder) >= segment.nbytes and _copied(segment, segments, engine)
+            copied = room_bytes(engine.cache, store.folder) >= file_bytes(segment) and _copied(
+                segment, segments, engine
+            )
             n_copied += copied
-            n_cold += not copied
+            if not copied:
+                lost.add(segment.key.digest)
         store.swap_document(one.document, one.chunks, source.vectors(one.document.doc_id))
-        ledger.progress(n)
+        ledger.progress(n, lost)
     ledger.end()
     n_files = len({one.document.source for one in planned})
-    return Adopted(len(planned), n_files, n_there, n_copied, n_cold)
+    return Adopted(len(planned), n_files, n_there, n_copied, len(lost))
 
 
 def _copied(segment: ColdSegment, segments: DiskTier, engine: SegmentEngine) -> bool:
     found = segments.get(replace(segment.key, namespace=""))
     if not isinstance(found, Entry):
         return False
-    engine.cache.store(segment.key, found)
-    return is_kept(engine.cache, segment.key)
+    return engine.cache.store(segment.key, found).is_kept

@@ -7,7 +7,7 @@ documents are in, so that a server which finds it half done neither shows it nor
 import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from hypic_rag.collections.rows import note_making, remove_file, shown_name
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.retrieval.plan import IngestPlan, PlannedDocument
 from hypic_rag.retrieval.readers import SourceDocument
-from hypic_rag.retrieval.segments import is_kept
 from hypic_rag.retrieval.store import Store, StoredDocument
 
 INTERRUPTED = "its ingestion did not end: run hypic-rag ingest again"
@@ -76,8 +75,9 @@ class Ledger:
             db.executemany("UPDATE files SET status = 'deleting' WHERE id = ?", [(one,) for one in going])
         self._waiting = sorted(files.items(), key=lambda item: item[1].last)
 
-    def progress(self, n_documents: int) -> None:
-        """Finish the files whose documents are all among the first so many of the plan."""
+    def progress(self, n_documents: int, lost: Set[str]) -> None:
+        """Finish the files whose documents are all among the first so many of the plan. lost: digests of segments that
+        were left cold."""
         done = [item for item in self._waiting if item[1].last < n_documents]
         self._waiting = self._waiting[len(done) :]
         unsettled = [item for item in done if not item[1].is_settled]
@@ -85,7 +85,7 @@ class Ledger:
             return
         with self._collection.database.writing() as db:
             for file_id, file in unsettled:
-                changes = {"status": "ready", "error": file.error, **self._counts(file)}
+                changes = {"status": "ready", "error": file.error, **_counts(file, lost)}
                 names = ", ".join(f"{name} = ?" for name in changes)
                 db.execute(f"UPDATE files SET {names} WHERE id = ?", [*changes.values(), file_id])
                 db.execute("DELETE FROM making WHERE file_id = ?", (file_id,))
@@ -125,19 +125,20 @@ class Ledger:
         staying = {_file_of(one) for one in self._store.documents() if one.doc_id not in removed}
         return set(map(_file_of, plan.removed)) - staying
 
-    def _counts(self, file: _File) -> dict[str, Any]:
-        cold = [segment for document in file.documents for segment in document.cold]
-        missing = [segment for segment in cold if not is_kept(self._engine.cache, segment.key)]
-        n_segments = len({pair for document in file.documents for pair in document.chunks})
-        return {
-            "bytes": _size(file.path),
-            "n_documents": len(file.documents),
-            "n_chunks": sum(len(document.chunks) for document in file.documents),
-            "n_segments": n_segments,
-            "n_prefilled": n_segments - len(missing),
-            "tokens_done": _n_tokens(cold) - _n_tokens(missing),
-            "tokens_total": _n_tokens(cold),
-        }
+
+def _counts(file: _File, lost: Set[str]) -> dict[str, Any]:
+    cold = [segment for document in file.documents for segment in document.cold]
+    missing = [segment for segment in cold if segment.key.digest in lost]
+    n_segments = len({pair for document in file.documents for pair in document.chunks})
+    return {
+        "bytes": _size(file.path),
+        "n_documents": len(file.documents),
+        "n_chunks": sum(len(document.chunks) for document in file.documents),
+        "n_segments": n_segments,
+        "n_prefilled": n_segments - len(missing),
+        "tokens_done": _n_tokens(cold) - _n_tokens(missing),
+        "tokens_total": _n_tokens(cold),
+    }
 
 
 def _file_of(document: StoredDocument) -> str:
@@ -163,4 +164,4 @@ def _size(path: str) -> int:
 
 
 def _n_tokens(segments: Iterable[Any]) -> int:
-    return sum(len(segment.ids) for segment in segments)
+    return sum(segment.key.n_tokens for segment in segments)

@@ -25,7 +25,7 @@ from hypic_rag.engine.prefill import MAX_ROWS
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.rotary import context_length
 from hypic_rag.engine.scheduler import Scheduler
-from hypic_rag.engine.segment_manager import SegmentManager
+from hypic_rag.engine.segment_manager import ColdSegment, SegmentManager
 from hypic_rag.engine.session_cache import SessionCache
 from hypic_rag.errors import BadInput, RequestTooLarge
 from hypic_rag.locks import FairLock
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hypic_rag.cache.tiers.device import DevicePool
 
 DEFAULT_CONVERSATION_BYTES = 512 << 20
+CACHED = Policy(mode="hypic")
 
 
 class SegmentEngine:
@@ -213,20 +214,32 @@ class SegmentEngine:
         stop: once it is set no further pass is begun. Raises ContextTooLong, BadInput.
         """
         policy = policy or self.policy
-        self._limits.check_ids(policy.isolation_prefix, "the isolation prefix", self.namespace)
-        parts = [Part(kind, tuple(ids)) for ids in segments]
-        for part in parts:
-            self._limits.check_length(len(part.ids), "a segment")
-            self._limits.check_rotation(len(part.ids), policy, "a segment")
+        parts = dict.fromkeys(Part(kind, tuple(ids)) for ids in segments)
+        keys = [
+            self.segments.key(part, seam, policy.isolation_prefix)
+            for part in parts
+            if (seam := assemble.cached_seam(part, policy)) is not None
+        ]
+        cold = self.segments.cold(keys)
+        n_kept = len(keys) - len(cold)
+        tell = on_progress and (lambda done, total: on_progress(n_kept + done, n_kept + total))
+        made = self.make(cold, tell, stop)
+        return replace(made, n_segments=len(keys), n_hits=n_kept + made.n_hits)
+
+    def make(
+        self,
+        cold: Sequence[ColdSegment],
+        on_progress: Callable[[int, int], None] | None = None,
+        stop: Event | None = None,
+    ) -> PrefillReport:
+        """Make and store what ``segments.cold`` found, without asking again. Raises ContextTooLong, BadInput."""
+        for key in [segment.key for segment in cold]:
+            self._limits.check_ids(key.isolation_prefix, "the isolation prefix", self.namespace)
+            self._limits.check_length(key.n_tokens, "a segment")
+            self._limits.check_rotation(key.n_tokens, CACHED, "a segment")
         # On a GPU, what is written has to be copied from there first, which no other pass may cut into.
         with nullcontext() if self.device.type == "cpu" else self._lock:
-            return self.segments.ensure(
-                [(part, seam) for part in parts if (seam := assemble.cached_seam(part, policy)) is not None],
-                policy.isolation_prefix,
-                on_progress,
-                self._lock,
-                stop,
-            )
+            return self.segments.make(cold, on_progress, self._lock, stop)
 
     def forget(self, digests: Iterable[str] | None = None) -> None:
         """Drop these entries of the namespace (None: all that it has) from every tier, and the conversations that it

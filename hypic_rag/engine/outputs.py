@@ -101,7 +101,8 @@ class Score:
 
 @dataclass(frozen=True)
 class PrefillReport:
-    """n_tokens: computed. nbytes: of the entries made, as stored."""
+    """n_tokens: computed. nbytes: of the entries made, as stored. lost: digests of those that no tier keeps (see
+    ``SegmentCache.standing``), since the disk, say, is full."""
 
     n_segments: int
     n_hits: int
@@ -109,3 +110,4 @@ class PrefillReport:
     n_tokens: int
     nbytes: int
     seconds: float
+    lost: frozenset[str] = frozenset()

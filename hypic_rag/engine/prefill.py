@@ -1,6 +1,7 @@
 """Isolated prefill: many segments in one packed forward, each from a zero state, into cache entries."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,32 +31,17 @@ class PrefillPasses:
     """How isolated segments are run.
 
     isolate: makes the pass of these positions and, of each segment, its rows dropped and all its rows. max_rows: a
-    pass. max_bytes: of entries made in a pass (None: any). around: stands around each pass.
+    pass. max_bytes: of entries made in a pass. around: stands around each pass.
     """
 
     isolate: Callable[[Tensor, Sequence[tuple[int, int]]], IsolatedPass]
     max_rows: int
-    max_bytes: int | None = None
+    max_bytes: float = math.inf
     around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @classmethod
     def in_torch(cls, device: torch.device) -> "PrefillPasses":
         return cls(TorchIsolation.of, MAX_ROWS_ON_CPU if device.type == "cpu" else MAX_ROWS)
-
-
-def packs(sizes: Sequence[tuple[int, int]], max_rows: int, max_bytes: int | None = None) -> Iterator[list[int]]:
-    """Group segments into passes of at most ``max_rows`` rows that make at most ``max_bytes`` of entries (None: any).
-    One that is larger is a pass of its own. sizes: rows and bytes of each; their numbers are what is given."""
-    pack: list[int] = []
-    n_rows = n_bytes = 0
-    for i, (rows, nbytes) in enumerate(sizes):
-        if pack and (n_rows + rows > max_rows or (max_bytes is not None and n_bytes + nbytes > max_bytes)):
-            yield pack
-            pack, n_rows, n_bytes = [], 0, 0
-        pack.append(i)
-        n_rows, n_bytes = n_rows + rows, n_bytes + nbytes
-    if pack:
-        yield pack
 
 
 @torch.inference_mode()

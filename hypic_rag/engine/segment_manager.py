@@ -18,7 +18,8 @@ from hypic_rag.cache import Entry, Hit, Miss, SegmentCache, SegmentKey, Stored, 
 from hypic_rag.cache.tiers.device import DeviceEntry, DevicePool
 from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.outputs import PrefillReport, SegmentUse
-from hypic_rag.engine.prefill import PrefillPasses, packs, prefill
+from hypic_rag.engine.prefill import PrefillPasses, prefill
+from hypic_rag.packs import packs
 from hypic_rag.prompt import Ids, Part
 
 _NO_LOCK = nullcontext()
@@ -47,6 +48,15 @@ class Made(Generic[Kept]):
     key: SegmentKey
     entry: Entry
     storing: Future[Kept]
+
+
+@dataclass(frozen=True)
+class ColdSegment:
+    """A segment that the cache does not keep. nbytes: of its entry, by forecast. in_memory: it need only be written."""
+
+    key: SegmentKey
+    nbytes: int
+    in_memory: bool
 
 
 class GivenUp(Exception):
@@ -200,34 +210,52 @@ class SegmentManager:
         fetched.uses[part] = SegmentUse(len(part.ids), found.tier)
         return found.entry
 
-    def ensure(
+    def cold(self, keys: Iterable[SegmentKey]) -> list[ColdSegment]:
+        """List those that the cache does not keep, each once. Nothing that makes or stores them asks again."""
+        cold = []
+        for key in dict.fromkeys(keys):
+            standing = self.cache.standing(key)
+            if standing != "kept":
+                nbytes = self.cache_spec.entry_bytes(
+                    key.n_tokens - key.seam_tokens, self.model.dtype.itemsize, self.codec
+                )
+                cold.append(ColdSegment(key, nbytes, standing == "in memory"))
+        return cold
+
+    def make(
         self,
-        wanted: Sequence[tuple[Part, int]],
-        prefix: Ids = (),
+        cold: Sequence[ColdSegment],
         on_progress: Callable[[int, int], None] | None = None,
         lock: AbstractContextManager[object] = _NO_LOCK,
         stop: Event | None = None,
     ) -> PrefillReport:
-        """Make what no tier has, without reading what one has; at most two passes of entries are on the model's device.
+        """Make and store all; at most two passes of entries are on the model's device.
 
         lock: of the model, held for every pass but not while its entries are written. All are stored at the end.
         stop: once it is set no further pass is begun.
         """
         began = time.perf_counter()
-        unique = {part: self.key(part, seam, prefix) for part, seam in wanted}
-        missing = [(part, key) for part, key in unique.items() if self.cache.contains(key) is None]
-        done = n_hits = len(unique) - len(missing)
-        n_bytes = 0
+        missing, lost = [], []
+        for segment in cold:
+            written = self.cache.write_down(segment.key) if segment.in_memory else None
+            if written is None:
+                missing.append((Part(segment.key.kind, segment.key.token_ids), segment.key))
+            elif not written.is_kept:
+                lost.append(segment.key.digest)
+        done = n_hits = len(cold) - len(missing)
+        n_tokens = n_bytes = 0
         if on_progress:
-            on_progress(done, len(unique))
-        n_tokens = 0
+            on_progress(done, len(cold))
         for key, stored in self._stored(missing, lock, stop):
             n_tokens += key.n_tokens
             n_bytes += stored.entry.nbytes
             done += 1
+            if not stored.is_kept:
+                lost.append(key.digest)
             if on_progress:
-                on_progress(done, len(unique))
-        return PrefillReport(len(unique), n_hits, done - n_hits, n_tokens, n_bytes, time.perf_counter() - began)
+                on_progress(done, len(cold))
+        seconds = time.perf_counter() - began
+        return PrefillReport(len(cold), n_hits, done - n_hits, n_tokens, n_bytes, seconds, frozenset(lost))
 
     def _stored(
         self, missing: Missing, lock: AbstractContextManager[object], stop: Event | None
@@ -262,14 +290,15 @@ class SegmentManager:
         """
         storing: deque[list[Future[Kept]]] = deque()
         with ThreadPoolExecutor(WRITERS) as writers:
-            sizes = [(key.n_tokens, self._bytes_made(key)) for _, key in missing]
-            for pack in packs(sizes, self.passes.max_rows, self.passes.max_bytes):
-                pack = [i for i in pack if is_wanted(missing[i][0])]
+            rows = (lambda one: one[1].n_tokens, lambda: self.passes.max_rows)
+            nbytes = (lambda one: self._bytes_made(one[1]), lambda: self.passes.max_bytes)
+            for pack in packs(missing, rows, nbytes):
+                pack = [one for one in pack if is_wanted(one[0])]
                 if not pack:
                     continue
                 if len(storing) == 2:
                     _wait(storing.popleft())
-                keys = [missing[i][1] for i in pack]
+                keys = [key for _, key in pack]
                 ids, seams = [key.token_ids for key in keys], [key.seam_tokens for key in keys]
                 prefixes = [key.isolation_prefix for key in keys]
                 with lock:
@@ -277,8 +306,8 @@ class SegmentManager:
                     entries = [change(entry) for entry in made]
                 ready = None if self._beside is None else torch.cuda.current_stream(self.model.device).record_event()
                 passed = [
-                    Made(missing[i][0], key, entry, writers.submit(self._when_ready, ready, store, key, entry))
-                    for i, key, entry in zip(pack, keys, entries, strict=True)
+                    Made(part, key, entry, writers.submit(self._when_ready, ready, store, key, entry))
+                    for (part, key), entry in zip(pack, entries, strict=True)
                 ]
                 storing.append([one.storing for one in passed])
                 yield passed

@@ -4,13 +4,14 @@ Killed at any moment, the store stays whole: a document's old version answers un
 committed, and the next run goes on where this one stopped.
 """
 
-import sys
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal
 
 from hypic_rag.errors import BadInput
+from hypic_rag.packs import packs
 from hypic_rag.retrieval.missing import is_absent
 from hypic_rag.retrieval.plan import IngestPlan, Pair, PlannedDocument, plan_again, plan_documents, plan_ingest
 from hypic_rag.retrieval.readers import ReadFailure
@@ -18,6 +19,9 @@ from hypic_rag.retrieval.segments import PASSES, PackedPrefill, stored_segment
 from hypic_rag.retrieval.store import NeedsVectors, Store, Swap
 from hypic_rag.retrieval.throttle import Throttle
 from hypic_rag.retrieval.vectors import Vectors
+
+if TYPE_CHECKING:
+    from hypic_rag.engine.segment_manager import ColdSegment
 
 __all__ = [
     "IngestPlan",
@@ -29,13 +33,13 @@ __all__ = [
     "run_ingest",
 ]
 
-BATCH_CHUNKS = 64
+PACK_CHUNKS = 64
 
 
 @dataclass(frozen=True)
 class IngestProgress:
     """documents: committed, of all. tokens: prefilled (or passed over for want of room), of all to
-    prefill. n_prefilled: segments.
+    prefill. n_prefilled: segments. lost: digests of those that were left cold.
     """
 
     n_documents: int
@@ -43,13 +47,14 @@ class IngestProgress:
     n_tokens: int
     total_tokens: int
     n_prefilled: int = 0
+    lost: Set[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class IngestReport:
     """What was done. Documents: new, changed, metadata (rows only), unchanged, removed.
 
-    n_prefilled: segments computed. n_hits: those that somebody else had made meanwhile. n_cold: those that
+    n_prefilled: segments computed. n_hits: those that memory had, and that were only written down. n_cold: those that
     are not in the cache and will be computed when they are first asked for. is_full: the budget or the disk
     was. held: ids of documents that are gone from their folders, but too many to be removed unasked.
     """
@@ -91,8 +96,10 @@ def run_ingest(
     run.remove()
     # Makes room first; but what a document of this run has again (a renamed file) stays.
     run.discard_gone(except_for={pair for planned in plan.documents for pair in planned.chunks})
-    for batch in _batches(plan.documents, PASSES * plan.engine.pass_tokens):
-        run.take(batch, prefill == "all")
+    if prefill == "none":
+        run.packed.lost.update(segment.key.digest for planned in plan.documents for segment in planned.cold)
+    for pack in run.packs(prefill == "all"):
+        run.take(pack)
     run.discard_gone()
     if prefill == "all":
         run.packed.leading()
@@ -107,7 +114,7 @@ def run_ingest(
         n_chunks_removed=run.n_removed,
         n_prefilled=packed.n_prefilled,
         n_hits=packed.n_hits,
-        n_cold=packed.n_cold if prefill == "all" else plan.n_segments,
+        n_cold=len(packed.lost),
         prefill_tokens=packed.n_tokens,
         is_full=packed.is_full,
         seconds=time.perf_counter() - start,
@@ -117,20 +124,31 @@ def run_ingest(
     )
 
 
-def _batches(documents: Sequence[PlannedDocument], max_tokens: int) -> Iterator[list[PlannedDocument]]:
-    """Yield some documents at a time: what is embedded and prefilled together, to be lost at most when killed."""
-    batch: list[PlannedDocument] = []
-    n_tokens = n_chunks = 0
+@dataclass(frozen=True)
+class _Piece:
+    """What a pack is made of: a chunk of a document to embed, a segment to prefill, or both or neither.
+
+    last: the document, where this is its last piece.
+    """
+
+    new_chunk: Pair | None
+    cold: "ColdSegment | None"
+    last: PlannedDocument | None
+
+    @property
+    def n_characters(self) -> int:
+        return 0 if self.new_chunk is None else len(self.new_chunk[1])
+
+    @property
+    def n_tokens(self) -> int:
+        return 0 if self.cold is None else self.cold.key.n_tokens
+
+
+def _pieces(documents: Sequence[PlannedDocument], prefill: bool) -> Iterator[_Piece]:
     for planned in documents:
-        tokens = sum(len(segment.ids) for segment in planned.cold)
-        if batch and (n_tokens + tokens > max_tokens or n_chunks + len(planned.new_chunks) > BATCH_CHUNKS):
-            yield batch
-            batch, n_tokens, n_chunks = [], 0, 0
-        batch.append(planned)
-        n_tokens += tokens
-        n_chunks += len(planned.new_chunks)
-    if batch:
-        yield batch
+        both = list(zip_longest(planned.new_chunks, planned.cold if prefill else ())) or [(None, None)]
+        for n, (new_chunk, cold) in enumerate(both, 1):
+            yield _Piece(new_chunk, cold, planned if n == len(both) else None)
 
 
 class _Run:
@@ -139,7 +157,8 @@ class _Run:
         self.store: Store = plan.store
         self.on_progress = on_progress
         self.pace = pace
-        self.packed = PackedPrefill(plan.engine, self.store.folder, self._tokens_done, pace)
+        self.packed = PackedPrefill(plan.engine, self.store.folder)
+        self.vectors: dict[Pair, Vectors] = {}  # of documents under way
         self.n_added = self.n_removed = self.n_documents_removed = self.n_documents = self.n_tokens = 0
         self.total_tokens = plan.prefill_tokens
 
@@ -150,18 +169,36 @@ class _Run:
             self.n_removed += self.store.remove_document(document.doc_id)
             self.n_documents_removed += 1
 
-    def take(self, batch: Sequence[PlannedDocument], prefill: bool) -> None:
-        """Make vectors and segments of some documents first; then swap each in, in a transaction of its own."""
-        vectors = self._vectors([pair for planned in batch for pair in planned.new_chunks])
-        if prefill:
-            self.packed.run([segment for planned in batch for segment in planned.cold])
-        for planned in batch:
+    def packs(self, prefill: bool) -> Iterator[Sequence[_Piece]]:
+        """Cut the plan into what is embedded and prefilled together, to be lost at most when killed."""
+        most = PASSES * self.plan.engine.pass_tokens
+        return packs(
+            list(_pieces(self.plan.documents, prefill)),
+            (lambda piece: piece.n_tokens, lambda: self.pace.room("prefill", most)),
+            (lambda piece: piece.n_characters, lambda: self.pace.room("embed")),
+            (lambda piece: piece.new_chunk is not None, lambda: PACK_CHUNKS),
+        )
+
+    def take(self, pack: Sequence[_Piece]) -> None:
+        """Make vectors and segments of a pack; then swap in each document that ends in it, in a transaction of its
+        own."""
+        self._embed([piece.new_chunk for piece in pack if piece.new_chunk is not None])
+        cold = [piece.cold for piece in pack if piece.cold is not None]
+        if cold:
+            n_tokens = sum(piece.n_tokens for piece in pack)
+            with self.pace.bite("prefill", n_tokens):
+                self.packed.run(cold)
+            self.n_tokens += n_tokens
+            self._report()
+        for planned in [piece.last for piece in pack if piece.last is not None]:
             if planned.change != "unchanged":
-                swap = self._swap(planned, vectors)
+                swap = self._swap(planned)
                 self.n_added += swap.n_added
                 self.n_removed += swap.n_removed
             self.n_documents += 1
             self._report()
+        if pack[-1].last is not None:
+            self.vectors.clear()
 
     def discard_gone(self, except_for: Container[Pair] = ()) -> None:
         """Discard from the cache the segments that no chunk needs any more."""
@@ -171,29 +208,19 @@ class _Run:
             engine.cache.discard([key.digest for _, key in stored])
             self.store.forget_gone(gone)
 
-    def _swap(self, planned: PlannedDocument, vectors: dict[Pair, Vectors]) -> Swap:
+    def _swap(self, planned: PlannedDocument) -> Swap:
         while True:
             try:
-                return self.store.swap_document(planned.document, planned.chunks, vectors)
+                return self.store.swap_document(planned.document, planned.chunks, self.vectors)
             except NeedsVectors as missing:  # another process took out a chunk since the plan was made
-                vectors = vectors | self._vectors(missing.texts)
+                self._embed(missing.texts)
 
-    def _vectors(self, pairs: Sequence[Pair]) -> dict[Pair, Vectors]:
-        pairs = list(dict.fromkeys(pairs))
-        if not pairs:
-            return {}
-        vectors: dict[Pair, Vectors] = {}
-
-        def embed(some: Sequence[Pair]) -> None:
-            texts = [f"{title}\n{text}" if title else text for title, text in some]
-            vectors.update(zip(some, self.store.embedder.embed(texts), strict=True))
-
-        self.pace.run("embed", pairs, lambda pair: len(pair[1]), sys.maxsize, embed)
-        return vectors
-
-    def _tokens_done(self, n_tokens: int) -> None:
-        self.n_tokens += n_tokens
-        self._report()
+    def _embed(self, pairs: Sequence[Pair]) -> None:
+        pairs = [pair for pair in dict.fromkeys(pairs) if pair not in self.vectors]
+        if pairs:
+            texts = [f"{title}\n{text}" if title else text for title, text in pairs]
+            with self.pace.bite("embed", sum(len(text) for _, text in pairs)):
+                self.vectors.update(zip(pairs, self.store.embedder.embed(texts), strict=True))
 
     def _report(self) -> None:
         if self.on_progress is not None:
@@ -204,5 +231,6 @@ class _Run:
                     self.n_tokens,
                     self.total_tokens,
                     self.packed.n_prefilled + self.packed.n_hits,
+                    self.packed.lost,
                 )
             )

@@ -10,12 +10,13 @@ from hypic_rag.paths import absolute, path_text
 from hypic_rag.retrieval.chunking import split_document
 from hypic_rag.retrieval.missing import held_back, is_absent, missing_documents, places, unknown_paths
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path
-from hypic_rag.retrieval.segments import ColdSegment, cold_segments, room_bytes
+from hypic_rag.retrieval.segments import cold_segments, file_bytes, room_bytes
 from hypic_rag.retrieval.store import Store, StoredDocument
 from hypic_rag.retrieval.throttle import Throttle
 
 if TYPE_CHECKING:
     from hypic_rag.engine.engine import SegmentEngine
+    from hypic_rag.engine.segment_manager import ColdSegment
 
 Change = Literal["new", "changed", "metadata", "unchanged"]
 Pair = tuple[str, str]  # title and text of a chunk
@@ -29,7 +30,7 @@ class PlannedDocument:
     change: Change
     chunks: tuple[Pair, ...]
     new_chunks: tuple[Pair, ...]  # those that the stored version has not; they will be embedded
-    cold: tuple[ColdSegment, ...]  # those that will be prefilled
+    cold: "tuple[ColdSegment, ...]"  # those that will be prefilled
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ class IngestPlan:
 
     @property
     def prefill_tokens(self) -> int:
-        return sum(len(segment.ids) for planned in self.documents for segment in planned.cold)
+        return sum(segment.key.n_tokens for planned in self.documents for segment in planned.cold)
 
     @property
     def forecast_bytes(self) -> int:
         """Bytes that the segments to prefill will take in the cache."""
-        return sum(segment.nbytes for planned in self.documents for segment in planned.cold)
+        return sum(file_bytes(segment) for planned in self.documents for segment in planned.cold)
 
     @property
     def fits(self) -> bool:

@@ -132,12 +132,12 @@ def test_a_killed_ingestion_goes_on(
 
     swap, n_swapped = _Run._swap, 0
 
-    def dies(run, planned, vectors):
+    def dies(run, planned):
         nonlocal n_swapped
         n_swapped += 1
         if n_swapped > 2:
             raise KeyboardInterrupt  # as a kill: nothing is tidied up after it
-        return swap(run, planned, vectors)
+        return swap(run, planned)
 
     with monkeypatch.context() as patch:
         patch.setattr(_Run, "_swap", dies)

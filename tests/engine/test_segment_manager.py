@@ -1,7 +1,7 @@
 """Entries are stored while later ones are made, and what is placed in a pool is what is stored."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hypic_rag.cache.tiers.arena import Arena
 from hypic_rag.cache.tiers.device import DeviceEntry, DevicePool
 from hypic_rag.engine import segment_manager as module
 from hypic_rag.engine.device.shapes import layer_shapes
+from hypic_rag.engine.outputs import PrefillReport
 from hypic_rag.prompt import Part, Prompt
 
 LENGTHS = (20, 21, 22, 23, 24)
@@ -25,6 +26,10 @@ WANTED = [(Part("document", tiny.ids(n, n)), 8) for n in LENGTHS]
 def new_engine(**options: Any) -> SegmentEngine:
     """One segment a pass."""
     return tiny.engine("qwen3_5_text", deterministic=True, **options)
+
+
+def ensure(engine: SegmentEngine, wanted: Sequence[tuple[Part, int]], **options: Any) -> PrefillReport:
+    return engine.segments.make(engine.segments.cold([engine.segments.key(*one) for one in wanted]), **options)
 
 
 def new_pool(engine: SegmentEngine) -> DevicePool:
@@ -57,7 +62,7 @@ class Steps:
 
 
 ASKED: dict[str, Callable[[SegmentEngine], Any]] = {
-    "ensure": lambda engine: engine.segments.ensure(WANTED),
+    "ensure": lambda engine: ensure(engine, WANTED),
     "place": lambda engine: engine.segments.place(WANTED, (), new_pool(engine), 0.0),
     "fetch": lambda engine: engine.segments.fetch(WANTED),
 }
@@ -94,7 +99,7 @@ def test_progress_is_of_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append((done, total))
         assert sum(step.startswith("stored") for step in steps.seen) >= done
 
-    report = engine.segments.ensure(WANTED, on_progress=note)
+    report = ensure(engine, WANTED, on_progress=note)
     assert seen == [(n, 5) for n in range(6)]
     assert report.n_prefilled == 5 and report.nbytes == engine.cache.nbytes("host")
 
@@ -115,7 +120,7 @@ def test_a_failure_to_store_is_raised_and_others_are_whole(asked: Any, monkeypat
     n_made = sum(step.startswith("make") for step in steps.seen)
     assert found == ["host", None, "host" if n_made == 3 else None, None, None]
     monkeypatch.undo()
-    assert engine.segments.ensure(WANTED).n_hits == n_made - 1
+    assert ensure(engine, WANTED).n_prefilled == len(WANTED) - (n_made - 1)
 
 
 def test_what_was_not_stored_leaves_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +182,12 @@ def test_what_the_pool_serves_is_not_evicted_below(tmp_path: Path) -> None:
     engine = new_engine(cache=SegmentCache.open(tmp_path))
     pool, cache = new_pool(engine), engine.cache
     hot, *others = WANTED
-    engine.segments.ensure(WANTED[:3])
+    ensure(engine, WANTED[:3])
     for _ in range(3):
         assert engine.segments.place([hot], (), pool, 0.0) is not None
     assert cache.disk is not None
     cache.host.budget, cache.disk.budget = cache.nbytes("host"), cache.nbytes("disk")
-    engine.segments.ensure(others)
+    ensure(engine, others)
     key = engine.segments.key(*hot)
     assert cache.contains(key) == "host" and cache.disk.contains(key.digest)
     assert cache.host.n_evicted and cache.disk.n_evicted

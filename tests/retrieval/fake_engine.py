@@ -15,6 +15,7 @@ import hypic_rag.default_model
 from hypic_rag.cache import Entry, Hit, SegmentCache, SegmentKey
 from hypic_rag.cache.entry import LayerEntry
 from hypic_rag.engine import Generation, Policy, PrefillReport, Report, Sampling, SegmentUse, StreamEvent
+from hypic_rag.engine.segment_manager import ColdSegment
 from hypic_rag.errors import ContextTooLong
 from hypic_rag.prompt import PromptFormat
 
@@ -64,22 +65,42 @@ class FakeEngine:
     def entry_bytes(self, n_tokens):
         return 4 * 64 * max(0, n_tokens - self.policy.seam_tokens)
 
+    @property
+    def segments(self):
+        return self
+
+    def cold(self, keys):
+        found = [(key, self.cache.standing(key)) for key in dict.fromkeys(keys)]
+        return [
+            ColdSegment(key, self.entry_bytes(key.n_tokens), standing == "in memory")
+            for key, standing in found
+            if standing != "kept"
+        ]
+
     def prefill(self, segments, *, kind="document", policy=None, on_progress=None, stop=None):
-        self.calls.append(sum(map(len, segments)))
         keys = [self.segment_key(ids, kind, policy) for ids in segments]
-        missing = [key for key in keys if self.cache.contains(key) is None]
+        made = self.make(self.cold(keys), stop=stop)
+        return replace(made, n_segments=len(keys), n_hits=len(keys) - made.n_prefilled)
+
+    def make(self, cold, on_progress=None, stop=None):
+        self.calls.append(sum(segment.key.n_tokens for segment in cold))
+        written = {segment.key: self.cache.write_down(segment.key) for segment in cold if segment.in_memory}
+        lost = {key.digest for key, stored in written.items() if not stored.is_kept}
+        missing = [segment.key for segment in cold if not segment.in_memory]
         for key in missing:
             time.sleep(self.delay)
             if stop is not None and stop.is_set():
                 break
-            self._make(key)
+            if not self._make(key).is_kept:
+                lost.add(key.digest)
         return PrefillReport(
-            len(keys),
-            len(keys) - len(missing),
+            len(cold),
+            len(written),
             len(missing),
             sum(k.n_tokens for k in missing),
             sum(self.entry_bytes(k.n_tokens) for k in missing),
             0.0,
+            frozenset(lost),
         )
 
     def generate(self, prompt, sampling=None, policy=None, stop=None):
@@ -126,7 +147,7 @@ class FakeEngine:
     def _make(self, key):
         self.prefilled.append(key.token_ids)
         tensor = torch.full((self.entry_bytes(key.n_tokens) // 4,), float(key.n_tokens))
-        self.cache.put(key, Entry(key.n_tokens, key.seam_tokens, (LayerEntry("attention", {"K": tensor}),)))
+        return self.cache.store(key, Entry(key.n_tokens, key.seam_tokens, (LayerEntry("attention", {"K": tensor}),)))
 
 
 class FakeEmbedder:

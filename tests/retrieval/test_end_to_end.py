@@ -1,11 +1,12 @@
 """The real default model and the real embedder: ingest, then answer out of the cache, as a user would."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from hypic_rag import HypicLLM, HypicQueryEngine
-from hypic_rag.cache import SegmentCache
+from hypic_rag.cache import DiskTier, SegmentCache
 from hypic_rag.engine import Policy, SegmentEngine
 from hypic_rag.retrieval import Store, plan_ingest, run_ingest
 
@@ -46,6 +47,34 @@ def test_the_answer_comes_from_the_cache_and_is_right(made):
     assert about["n_from_cache"] == about["n_segments"] == 2
     seams_and_question = 2 * 8 + len(engine.format.question(QUESTION))
     assert about["computed_tokens"] == seams_and_question < about["prompt_tokens"]
+
+
+def test_it_is_asked_once_of_a_segment_whether_it_is_cached(made, tmp_path, monkeypatch):
+    """From the file to the stored entry; and once more where nothing is to be done."""
+    _, engine = made
+    engine = engine.within("counted")
+    asked = Counter()
+
+    def counted(name):
+        original = getattr(DiskTier, name)
+
+        def ask(self, key):
+            asked[getattr(key, "digest", key)] += 1
+            return original(self, key)
+
+        monkeypatch.setattr(DiskTier, name, ask)
+
+    counted("contains")
+    counted("get")
+    (tmp_path / "harbour.txt").write_text(" ".join(f"Pier {i} was built of stone in {1870 + i}." for i in range(40)))
+    with Store.create_or_open(tmp_path / "store", engine, chunk_tokens=64) as store:
+        for _ in range(2):
+            report = run_ingest(plan_ingest(store, engine, [tmp_path / "harbour.txt"]))
+            chunks = [engine.format.document(chunk.text, chunk.title) for chunk in store.chunks()]
+            keys = [engine.segment_key(engine.format.leading(), "leading"), *map(engine.segment_key, chunks)]
+            assert asked == Counter({key.digest: 1 for key in keys})
+            asked.clear()
+    assert len(chunks) > 3 and report.n_prefilled == 0
 
 
 def test_another_process_opens_the_model_that_the_store_names_and_streams(made):

@@ -286,13 +286,13 @@ def test_the_old_version_answers_until_the_new_one_is_in(store, engine, docs):
     ingest(store, engine, docs)
     (docs / "harbour.txt").write_text(" ".join(f"The port of Vardal has {i} cranes." for i in range(20)))
     seen = []
-    prefill = engine.prefill
+    make = engine.make
 
-    def watching(segments, **options):
+    def watching(cold, **options):
         seen.append([chunk.text[:8] for chunk in store.chunks(str(docs / "harbour.txt"))])
-        return prefill(segments, **options)
+        return make(cold, **options)
 
-    engine.prefill = watching
+    engine.make = watching
     ingest(store, engine, docs)
     assert seen[0] and all(text.startswith("Pier") for text in seen[0])
     assert all(chunk.text.startswith("The port") for chunk in store.chunks(str(docs / "harbour.txt")))

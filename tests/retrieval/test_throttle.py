@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from hypic_rag.packs import packs
 from hypic_rag.retrieval.ingest import plan_documents, run_ingest
 from hypic_rag.retrieval.readers import SourceDocument
 from hypic_rag.retrieval.throttle import Throttle
@@ -14,7 +15,10 @@ TEXT = " ".join(f"Pier {i} of the harbour of Vardal was built of grey stone in {
 
 def bites(pace, items, most=100):
     done = []
-    pace.run("work", items, lambda item: item, most, lambda some: (time.sleep(0.001 * sum(some)), done.append(some)))
+    for some in packs(items, (lambda item: item, lambda: pace.room("work", most))):
+        with pace.bite("work", sum(some)):
+            time.sleep(0.001 * sum(some))
+            done.append(some)
     return done
 
 

@@ -1,5 +1,6 @@
 """Which backend runs a model: torch, or a device's pools and kernels, and with how much memory."""
 
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -58,7 +59,7 @@ def backend_for(
     linear = [layer for layer in cache_spec.layers if isinstance(layer, LinearLayer)]
     in_chunks = model.device.type == "cuda" and is_half and all(layer.in_chunks for layer in linear)
     in_chunks = in_chunks and prefill_kernels.is_there()
-    prefill_bytes = torch.cuda.mem_get_info(model.device)[0] // PREFILL_SHARE if in_chunks else None
+    prefill_bytes = torch.cuda.mem_get_info(model.device)[0] // PREFILL_SHARE if in_chunks else math.inf
     runner = ModelRunner(model, cache_spec, pool, graphs, in_chunks, DEAD_NORM if is_half else 0.0, prefill_bytes)
     return DeviceBackend(runner, conversations)
 

@@ -1,5 +1,6 @@
 """The assembled forward on a GPU: static arrays by bucket, one CUDA graph each, states and keys in pools."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,7 +49,7 @@ class ModelRunner:
     graphs: bool = True
     in_chunks: bool = False
     dead_below: float = 0.0
-    prefill_bytes: int | None = None
+    prefill_bytes: float = math.inf
     _captured: dict[BucketSizes, CapturedGraph] = field(default_factory=dict)
     _memory: Any = None
 

@@ -11,8 +11,8 @@ from hypic_rag.engine import PrefillReport, SegmentEngine
 from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.background import result_of
 from hypic_rag.integrations.llama_index.node_text import title_and_text
-from hypic_rag.retrieval.segments import ColdSegment, caching, cold_segments, run_packed
-from hypic_rag.retrieval.throttle import Throttle
+from hypic_rag.packs import packs
+from hypic_rag.retrieval.segments import PASSES, cold_segments
 
 
 class PrefillSegments(TransformComponent):
@@ -59,15 +59,11 @@ class PrefillSegments(TransformComponent):
     def _prefill(self, nodes: Sequence[BaseNode], stop: Event) -> None:
         seen: set[str] = set()
         cold = cold_segments(self._engine, [title_and_text(node) for node in nodes], seen)
-        policy = caching(self._engine.policy)
         reports = list[PrefillReport]()
-
-        def prefill(pack: Sequence[ColdSegment]) -> None:
+        most = PASSES * self._engine.pass_tokens
+        for pack in packs(cold, (lambda segment: segment.key.n_tokens, lambda: most)):
             if not stop.is_set():
-                ids = [segment.ids for segment in pack]
-                reports.append(self._engine.prefill(ids, policy=policy, stop=stop))
-
-        run_packed(cold, self._engine, Throttle(), prefill)
+                reports.append(self._engine.make(pack, stop=stop))
         total = {
             name: sum(getattr(report, name) for report in reports)
             for name in ("n_hits", "n_prefilled", "n_tokens", "nbytes", "seconds")
