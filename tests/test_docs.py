@@ -1,9 +1,12 @@
 """The documents name files that exist, every export is documented, and docstrings say what functions do."""
 
 import ast
+import importlib
+import operator
 import re
 import subprocess
 import sys
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,27 @@ def test_paths_in_documents_exist(document: Path) -> None:
     missing = [path for path in named if not (ROOT / path).exists()]
     missing += [path for path in linked if not (document.parent / path).exists()]
     assert not missing, missing
+
+
+def test_each_hop_of_the_architecture_calls_the_next() -> None:
+    """At most six calls, none of which comes back to a package that was left."""
+    section = (ROOT / "docs" / "architecture.md").read_text("utf-8").split("\n## Hops\n")[1].split("\n## ")[0]
+    lists = [re.findall(r"^\d+\. `([\w/]+)\.py:([\w.]+)`", text, re.M) for text in section.split("\n\n")]
+    lists = [hops for hops in lists if hops]
+    assert len(lists) == 4 and section.count(". `") == sum(map(len, lists))
+    for hops in lists:
+        assert len(hops) <= 7
+        packages = [path.split("/")[1] for path, _ in hops]
+        assert len([*groupby(packages)]) == len(set(packages)), packages
+        for (path, name), (_, called) in pairwise(hops):
+            operator.attrgetter(name)(importlib.import_module(path.replace("/", ".")))
+            calls = {
+                node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+                for node in ast.walk(ast.parse((ROOT / f"{path}.py").read_text("utf-8")))
+                if isinstance(node, ast.Call)
+            }
+            assert called.split(".")[-1] in calls, f"{name} does not call {called}"
+        operator.attrgetter(hops[-1][1])(importlib.import_module(hops[-1][0].replace("/", ".")))
 
 
 def test_every_export_is_documented_and_importable() -> None:
