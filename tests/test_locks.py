@@ -1,7 +1,6 @@
 """Locks: reentrant, nearly in order, nobody is passed over, and never left held by an interrupt or a fork."""
 
 import copy
-import os
 import pickle
 import signal
 import threading
@@ -10,6 +9,7 @@ from contextlib import suppress
 from itertools import count, pairwise
 
 import pytest
+from forks import status_of_fork
 from interrupts import Interrupter
 
 from hypic_rag.errors import BadInput
@@ -151,29 +151,15 @@ def test_interrupts_at_any_instant_leave_it_free() -> None:
 
 def test_in_a_forked_child_it_refuses_at_once() -> None:
     lock = FairLock("this thing")
-    held, ended = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with lock:
-            held.set()
-            ended.wait(10)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(10)
-    child = os.fork()
-    if not child:
-        told = 1
+    def work() -> int:
         try:
             with lock:
-                pass
+                return 1
         except UsedAfterFork as error:
-            told = 0 if "this thing" in str(error) and "spawn" in str(error) else 2
-        finally:
-            os._exit(told)
-    ended.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return 0 if "this thing" in str(error) and "spawn" in str(error) else 2
+
+    assert status_of_fork(lock, work) == 0
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -1,13 +1,12 @@
 """Requests: streaming, sampling, batches, cancelling, conversations, and what is refused."""
 
-import os
-import signal
 import threading
 import time
 
 import pytest
 import tiny
 import torch
+from forks import status_of_fork
 
 from hypic_rag import Policy, Sampling, SegmentCache, SegmentEngine
 from hypic_rag.engine import assemble, segment_manager
@@ -184,39 +183,25 @@ def test_inside_a_pass_nothing_else_is_begun_and_a_cancel_waits(
 def test_a_forked_child_refuses_and_ends_what_it_copied_quietly(gdn_engine: SegmentEngine) -> None:
     stream = gdn_engine.stream(prompt(40), Sampling(max_new_tokens=50))
     next(stream)
-    held, ended = threading.Event(), threading.Event()
 
-    def work() -> None:
-        with gdn_engine._lock:
-            held.set()
-            ended.wait(10)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    held.wait(10)
-    child = os.fork()
-    if not child:
+    def work() -> int:
         n_refused = 0
-        try:
-            signal.alarm(20)
-            for call in (
-                lambda: gdn_engine.generate(prompt(40)),
-                lambda: gdn_engine.add_request(prompt(40)),
-                lambda: gdn_engine.score(prompt(40), [5]),
-                lambda: gdn_engine.prefill([tiny.ids(40, 40)]),
-                gdn_engine.step,
-                gdn_engine.forget,
-            ):
-                try:
-                    call()
-                except UsedAfterFork:
-                    n_refused += 1
-            stream.close()
-        finally:
-            os._exit(n_refused)
-    ended.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+        for call in (
+            lambda: gdn_engine.generate(prompt(40)),
+            lambda: gdn_engine.add_request(prompt(40)),
+            lambda: gdn_engine.score(prompt(40), [5]),
+            lambda: gdn_engine.prefill([tiny.ids(40, 40)]),
+            gdn_engine.step,
+            gdn_engine.forget,
+        ):
+            try:
+                call()
+            except UsedAfterFork:
+                n_refused += 1
+        stream.close()
+        return n_refused
+
+    assert status_of_fork(gdn_engine._lock, work) == 6
     stream.close()
 
 

@@ -1,7 +1,8 @@
 """HypicSynthesizer: retrieved nodes to an answer, each node a segment of its own."""
 
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NoReturn, cast
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
@@ -11,7 +12,7 @@ from llama_index.core.base.response.schema import (
     Response,
     StreamingResponse,
 )
-from llama_index.core.callbacks.base import CallbackManager, EventContext
+from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
 from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent, SynthesizeStartEvent
@@ -85,13 +86,9 @@ class HypicSynthesizer(BaseSynthesizer):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
         **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
-        dispatcher.event(SynthesizeStartEvent(query=query))
-        answer = self._answer(query, nodes)
-        with self._event(answer) as event:
-            response = answer.response(self._respond(answer, response_kwargs), additional_source_nodes)
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        dispatcher.event(SynthesizeEndEvent(query=query, response=response))
-        return response
+        with self._synthesis(query, nodes, additional_source_nodes) as answer:
+            answer.output = self._respond(answer, response_kwargs)
+        return answer.response
 
     async def asynthesize(
         self,
@@ -100,13 +97,9 @@ class HypicSynthesizer(BaseSynthesizer):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
         **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
-        dispatcher.event(SynthesizeStartEvent(query=query))
-        answer = self._answer(query, nodes)
-        with self._event(answer) as event:
-            response = answer.response(await self._arespond(answer, response_kwargs), additional_source_nodes)
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        dispatcher.event(SynthesizeEndEvent(query=query, response=response))
-        return response
+        with self._synthesis(query, nodes, additional_source_nodes) as answer:
+            answer.output = await self._arespond(answer, response_kwargs)
+        return answer.response
 
     def get_response(self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any) -> RESPONSE_TEXT_TYPE:
         """Answer from texts without titles, each a segment; a string, or a generator where streaming."""
@@ -150,9 +143,19 @@ class HypicSynthesizer(BaseSynthesizer):
             return answer.adeltas(await llm.astream_chat(asked, prompt=answer.prompt, **options))
         return answer.text(await llm.achat(asked, prompt=answer.prompt, **options))
 
-    def _event(self, answer: "_Answer") -> AbstractContextManager[EventContext]:
+    @contextmanager
+    def _synthesis(
+        self, query: QueryType, nodes: Sequence[NodeWithScore], additional: Sequence[NodeWithScore] | None
+    ) -> "Iterator[_Answer]":
+        """Tell of an answer's begin and, once its output is there, of its end."""
+        dispatcher.event(SynthesizeStartEvent(query=query))
+        answer = self._answer(query, nodes)
         payload: dict[str, Any] = {EventPayload.QUERY_STR: answer.question}
-        return self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload)
+        with self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload) as event:
+            yield answer
+            answer.additional = additional or ()
+            event.on_end(payload={EventPayload.RESPONSE: answer.response})
+        dispatcher.event(SynthesizeEndEvent(query=query, response=answer.response))
 
 
 class _Answer:
@@ -168,22 +171,22 @@ class _Answer:
         self.question = question
         self.prompt = prompt
         self.nodes = nodes
+        self.output: str | Generator[str, None, None] | AsyncGenerator[str, None] = ""
+        self.additional: Sequence[NodeWithScore] = ()
         self.messages = [ChatMessage(role=MessageRole.USER, content=question)]
         self.about: dict[str, Any] = {"dropped": [one.node.node_id for one in dropped], "segments": []}
         self.metadata: dict[str, Any] = {one.node.node_id: one.node.metadata for one in nodes}
         self.metadata["hypic"] = self.about
 
-    def response(
-        self,
-        output: str | Generator[str, None, None] | AsyncGenerator[str, None],
-        additional: Sequence[NodeWithScore] | None,
-    ) -> RESPONSE_TYPE:
-        sources = [*self.nodes, *(additional or ())]
-        if isinstance(output, str):
-            return Response(output, sources, self.metadata)
-        if isinstance(output, Generator):
-            return StreamingResponse(output, sources, self.metadata)
-        return AsyncStreamingResponse(output, sources, self.metadata)
+    @cached_property
+    def response(self) -> RESPONSE_TYPE:
+        """LlamaIndex's, around the output."""
+        sources = [*self.nodes, *self.additional]
+        if isinstance(self.output, str):
+            return Response(self.output, sources, self.metadata)
+        if isinstance(self.output, Generator):
+            return StreamingResponse(self.output, sources, self.metadata)
+        return AsyncStreamingResponse(self.output, sources, self.metadata)
 
     def text(self, response: ChatResponse) -> str:
         self._finish(response)

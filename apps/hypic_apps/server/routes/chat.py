@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +16,8 @@ from hypic_apps.server.chat.event_stream import EventStream, finished
 from hypic_apps.server.observability.logs import Arrived
 from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
-from hypic_apps.server.schemas.requests import ChatRequest, RequestBody
+from hypic_apps.server.schemas.requests import ChatRequest, policy_of, sampling_of
 from hypic_apps.server.schemas.responses import ChatAnswer, ok
-from hypic_rag.config import Settings
-from hypic_rag.engine import Policy, Sampling
 from hypic_rag.rag import Message, Passage, RagRequest
 
 router = APIRouter(route_class=AnswerRoute)
@@ -77,22 +74,3 @@ async def _chunks(
     yield {**chunk({}, answer.generation.finish_reason), **response_body.about(answer)}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}
-
-
-def policy_of(body: RequestBody, policy: Policy) -> Policy:
-    """Return the server's policy, with what the request gives. Raises BadInput."""
-    given = {"mode": body.mode, "seam_tokens": body.seam_tokens, "compose": body.compose}
-    given = {name: value for name, value in given.items() if value is not None}
-    return replace(policy, **given) if given else policy  # type: ignore[arg-type]
-
-
-def sampling_of(body: RequestBody, settings: Settings) -> Sampling:
-    """Return the server's sampling, with what the request gives; ``max_new_tokens`` is decided
-    by the prompt. Raises BadInput."""
-    return Sampling(
-        settings.max_new_tokens,
-        settings.temperature if body.temperature is None else body.temperature,
-        settings.top_p if body.top_p is None else body.top_p,
-        settings.seed if body.seed is None else body.seed,
-        tuple(body.stop or ()),
-    )

@@ -14,10 +14,9 @@ from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.chat import rag_chat, response_body
 from hypic_apps.server.chat.event_stream import EventStream, finished
 from hypic_apps.server.observability.logs import Arrived
-from hypic_apps.server.routes.chat import policy_of, sampling_of
 from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
-from hypic_apps.server.schemas.requests import CompletionRequest
+from hypic_apps.server.schemas.requests import CompletionRequest, policy_of, sampling_of
 from hypic_apps.server.schemas.responses import CompletionAnswer, ok
 from hypic_rag.collections.tenant import Tenant
 from hypic_rag.prompt import Prompt

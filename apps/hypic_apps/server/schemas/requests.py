@@ -2,6 +2,7 @@
 clients send all sorts of things, but not what was meant to be one of them."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -9,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hypic_apps.server.errors import ApiError
-from hypic_rag.engine.policy import Compose, Mode
+from hypic_rag.config import Settings
+from hypic_rag.engine.policy import Compose, Mode, Policy, Sampling
 
 FAST = Field(fail_fast=True)
 """Of a list: what is wrong with the first of a million values is all that anybody is told."""
@@ -168,6 +170,25 @@ class EmbeddingRequest(BaseModel):
     def _refuse(cls, given: Any) -> Any:
         refuse_unsupported(given)
         return given
+
+
+def policy_of(body: RequestBody, policy: Policy) -> Policy:
+    """Return the server's policy, with what the request gives. Raises BadInput."""
+    given = {"mode": body.mode, "seam_tokens": body.seam_tokens, "compose": body.compose}
+    given = {name: value for name, value in given.items() if value is not None}
+    return replace(policy, **given) if given else policy  # type: ignore[arg-type]
+
+
+def sampling_of(body: RequestBody, settings: Settings) -> Sampling:
+    """Return the server's sampling, with what the request gives; ``max_new_tokens`` is decided
+    by the prompt. Raises BadInput."""
+    return Sampling(
+        settings.max_new_tokens,
+        settings.temperature if body.temperature is None else body.temperature,
+        settings.top_p if body.top_p is None else body.top_p,
+        settings.seed if body.seed is None else body.seed,
+        tuple(body.stop or ()),
+    )
 
 
 def refuse_unsupported(given: object) -> None:
