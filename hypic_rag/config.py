@@ -45,7 +45,9 @@ def _setting(default: object, parse: Callable[[object], Any], metavar: str, help
 class Settings:
     """Every setting with its default. The same names serve the file, ``HYPIC_NAME`` and ``--name``."""
 
-    model: str = _setting("default", text, "NAME", '"default", a local folder, or a hub name ORG/NAME.')
+    model: str = _setting(
+        "default", text, "NAME", '"default" (smollm2-hybrid-155m, Apache-2.0), a local folder, or a hub name ORG/NAME.'
+    )
     # Where documents are: a store where one is named, else a collection; None is the one of the name "default".
     collection: str | None = _setting(None, text, "NAME", "A collection, which the server has, too. Default: default.")
     store: str | None = _setting(
