@@ -38,7 +38,7 @@ def make_app(commands: Iterable[ModuleType], start: str, about: str, epilog: str
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for command in commands:
-        app.command(command.__name__.rsplit(".", 1)[-1])(command.run)
+        app.command(command.__name__.rsplit(".", 1)[-1].replace("_", "-"))(command.run)
     return app
 
 
