@@ -54,7 +54,8 @@ class Report:
 
 @dataclass(frozen=True)
 class Generation:
-    """finish_reason: ``stop`` (end token or stop string), ``length`` or ``cancelled``. token_ids: without end token."""
+    """finish_reason: ``stop`` (end token or stop string), ``length``, ``repetition`` (it went round in circles) or
+    ``cancelled``. token_ids: without end token."""
 
     text: str
     token_ids: tuple[int, ...]

@@ -41,13 +41,17 @@ class Policy:
 
 @dataclass(frozen=True)
 class Sampling:
-    """temperature 0 takes the most likely token. ``stop`` strings end the answer and are not part of it."""
+    """temperature 0 takes the most likely token. ``stop`` strings end the answer and are not part of it.
+
+    stop_repetition: end an answer that says the same over and over (``repetition.py``).
+    """
 
     max_new_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_repetition: bool = True
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:

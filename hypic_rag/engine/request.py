@@ -10,6 +10,7 @@ import torch
 from hypic_rag.engine.detokenizer import Detokenizer
 from hypic_rag.engine.outputs import Generation, Report, StepOutput
 from hypic_rag.engine.policy import Policy, Sampling
+from hypic_rag.engine.repetition import is_cycling
 from hypic_rag.engine.segment_manager import SegmentManager
 from hypic_rag.engine.state import SequenceState
 from hypic_rag.prompt import Part, Prompt
@@ -61,6 +62,8 @@ class Request:
             return self._end("stop", text)
         if len(self.tokens) >= self.limit:
             return self._end("length", text + self.stream.finish())
+        if self.sampling.stop_repetition and is_cycling(self.tokens):
+            return self._end("repetition", text + self.stream.finish())
         return StepOutput(self.id, text)
 
     def cancelled(self) -> StepOutput:

@@ -21,6 +21,12 @@ def usage(answer: StreamedAnswer) -> dict[str, Any]:
     }
 
 
+def finish_reason(answer: StreamedAnswer) -> str:
+    """Tell it in OpenAI's words, which know of no repetition: such an answer has no end of its own, either."""
+    reason = answer.generation.finish_reason
+    return "length" if reason == "repetition" else reason
+
+
 def about(answer: StreamedAnswer) -> dict[str, Any]:
     return {"documents": documents(answer.ready, answer.generation.report.segments), "hypic": hypic(answer)}
 
@@ -59,6 +65,7 @@ def hypic(answer: StreamedAnswer) -> dict[str, Any]:
         "cached_tokens": report.cached_tokens,
         "resumed_tokens": report.resumed_tokens,
         "n_dropped": answer.ready.n_dropped,
+        "finish_reason": answer.generation.finish_reason,
         "ms": {
             "queue": round(stream.queue_ms, 3),
             "prefill": round(report.prefill_ms, 3),

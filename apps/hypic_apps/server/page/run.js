@@ -84,7 +84,8 @@ function ending(run, hooks) {
     return parts;
   }
   if (run.state === "done" && !run.text.trim()) parts.push(h("p", { class: "note" }, "The model said nothing."));
-  if (run.finish === "length") parts.push(h("p", { class: "note" }, "Cut short: the limit of tokens for an answer was reached."));
+  if (run.hypic?.finish_reason === "repetition") parts.push(h("p", { class: "note" }, "Cut short: the answer began to repeat itself."));
+  else if (run.finish === "length") parts.push(h("p", { class: "note" }, "Cut short: the limit of tokens for an answer was reached."));
   if (run.hypic?.n_dropped) {
     parts.push(h("p", { class: "note" }, `${some(run.hypic.n_dropped, "passage was", "passages were")} left out: the model's context had no more room. A new conversation has more.`));
   }

@@ -51,7 +51,7 @@ async def chat(
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": None},
         "logprobs": None,
-        "finish_reason": answer.generation.finish_reason,
+        "finish_reason": response_body.finish_reason(answer),
     }
     head["object"] = "chat.completion"
     about = {"usage": response_body.usage(answer), **response_body.about(answer)}
@@ -71,6 +71,6 @@ async def _chunks(
     yield {**chunk({"role": "assistant", "content": ""}), "documents": response_body.documents(answer.ready)}
     async for text in answer.texts():
         yield chunk({"content": text})
-    yield {**chunk({}, answer.generation.finish_reason), **response_body.about(answer)}
+    yield {**chunk({}, response_body.finish_reason(answer)), **response_body.about(answer)}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}

@@ -45,7 +45,7 @@ async def complete(
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage), answer.close)
     text = await finished(request, answer)
-    choices = [_choice(text, answer.generation.finish_reason)]
+    choices = [_choice(text, response_body.finish_reason(answer))]
     about = {"usage": response_body.usage(answer), "hypic": response_body.hypic(answer)}
     return JSONResponse({**head, "choices": choices, **about})
 
@@ -56,7 +56,7 @@ async def _chunks(
     none_yet = {"usage": None} if include_usage else {}
     async for text in answer.texts():
         yield {**head, "choices": [_choice(text)], **none_yet}
-    last = _choice("", answer.generation.finish_reason)
+    last = _choice("", response_body.finish_reason(answer))
     yield {**head, "choices": [last], "hypic": response_body.hypic(answer), **none_yet}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}

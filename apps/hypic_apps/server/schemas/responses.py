@@ -78,6 +78,7 @@ class Hypic(BaseModel):
     cached_tokens: int
     resumed_tokens: int
     n_dropped: int
+    finish_reason: Literal["stop", "length", "repetition"]
     ms: Milliseconds
     segments: list[PromptSegment]
 
