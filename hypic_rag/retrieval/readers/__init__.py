@@ -1,4 +1,4 @@
-"""From files and folders to documents: text, Markdown, HTML, PDF and JSON lines."""
+"""From files and folders to documents: text, Markdown, HTML, PDF, CSV, JSON and JSON lines."""
 
 from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument
 from hypic_rag.retrieval.readers.files import SUFFIXES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,3 +63,8 @@ def clean(text: str) -> str:
     lone surrogates (not encodable)."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def title_of_name(stem: str) -> str:
+    """Return a file's name, without its suffix, as words: ``lease-flat_14b`` is "lease flat 14b". Dates keep theirs."""
+    return " ".join(re.sub(r"(?<!\d)[-_]+|[-_]+(?!\d)", " ", stem).split()) or stem

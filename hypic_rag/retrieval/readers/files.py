@@ -11,7 +11,7 @@ from hypic_rag.errors import BadInput
 from hypic_rag.paths import GONE, absolute, path_text, reason
 from hypic_rag.retrieval.readers.document import ReadFailure
 
-SUFFIXES = (".txt", ".md", ".html", ".htm", ".pdf", ".jsonl")
+SUFFIXES = (".txt", ".md", ".html", ".htm", ".pdf", ".csv", ".tsv", ".json", ".jsonl")
 Known = Callable[[str], bool]
 
 

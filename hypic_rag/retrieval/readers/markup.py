@@ -7,14 +7,17 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hypic_rag.retrieval.readers.tables import is_header, table_text
+
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
-    from bs4.element import PageElement
+    from bs4.element import PageElement, Tag
 
 HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.+?)[ \t]*(?:[ \t]#+[ \t]*)?")
 UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
 FENCE = re.compile(r" {0,3}(```|~~~)")
 CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 UNREAD = ("script", "style", "noscript", "template", "head")
 CELLS = ("td", "th")
 BLOCKS = re.compile(
@@ -51,7 +54,10 @@ def declared_charset(raw: bytes) -> str | None:
 
 
 def html_title_and_text(markup: str) -> tuple[str, str]:
-    """Return the title (else the first h1, else "") and the text without scripts and styles, one line a block."""
+    """Return the title (else the first h1, else "") and the text without scripts and styles, one line a block.
+
+    Headings are written as Markdown's, and the rows of a table with a header as ``table_text`` has them.
+    """
     from bs4 import BeautifulSoup
 
     # An XML declaration and a bare str that looks like a file name would each cause a warning.
@@ -75,10 +81,27 @@ def _pieces(soup: BeautifulSoup) -> Iterator[str]:
         if isinstance(node, Tag):
             if node.name in UNREAD:
                 continue
+            if node.name == "table" and (rows := _data_rows(node)):
+                yield f"\n\n{table_text(rows)}\n\n"
+                continue
             edge = "\n" if BLOCKS.fullmatch(node.name) else " " if node.name in CELLS else ""
             in_pre = in_pre or node.name == "pre"
-            yield edge
+            is_heading = node.name in HEADINGS and node.get_text().strip()
+            yield f"{edge}{'#' * int(node.name[1])} " if is_heading else edge
             waiting.append((edge, True))
             waiting += [(child, in_pre) for child in reversed(node.contents)]
         elif type(node) in (NavigableString, CData, str):  # not comments, doctypes and such
             yield str(node) if in_pre else re.sub(r"\s+", " ", str(node))
+
+
+def _data_rows(table: Tag) -> list[list[str]]:
+    """Return the cells of a table whose first row names its columns; none of another, or one that is for layout."""
+    if table.find("table") or table.find(["td", "th"], attrs={"colspan": True}) or table.find(rowspan=True):
+        return []
+    rows = [row.find_all(CELLS) for row in table.find_all("tr")]
+    if table.find("caption") or not rows or any(cell.name != "th" for cell in rows[0]):
+        return []
+    if any(cell.find(CELLS) for row in rows for cell in row):  # not closed, and so inside another
+        return []
+    texts = [[cell.get_text(" ") for cell in row] for row in rows]
+    return texts if is_header(texts) else []

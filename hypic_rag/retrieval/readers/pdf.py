@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hypic_rag.paths import path_text
-from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, title_of_name
 
 
 def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
@@ -46,7 +46,7 @@ def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
         yield ReadFailure(name, f"holds no text on its {n_pages} pages (scanned images?). Run it through OCR first")
         return
     metadata = {"path": name, "format": "pdf", "n_pages": n_pages}
-    yield SourceDocument(name, clean(title).strip() or path.stem, text, metadata)
+    yield SourceDocument(name, clean(title).strip() or title_of_name(path_text(Path(path.stem))), text, metadata)
 
 
 def _words(error: Exception) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hypic_rag.paths import path_text, reason
-from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, title_of_name
 from hypic_rag.retrieval.readers.encoding import NotText, decode
 from hypic_rag.retrieval.readers.files import Known, find_files
 from hypic_rag.retrieval.readers.jsonl import read_jsonl
 from hypic_rag.retrieval.readers.markup import declared_charset, html_title_and_text, markdown_title
 from hypic_rag.retrieval.readers.pdf import read_pdf
+from hypic_rag.retrieval.readers.tables import csv_text, json_title_and_text
 
 Reader = Callable[[Path], Iterator[SourceDocument | ReadFailure]]
 
@@ -63,6 +64,26 @@ def _read_html(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     yield _whole_file(path, "html", title, text, encoding)
 
 
+def _read_csv(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+    text, encoding = decode(path.read_bytes())
+    try:
+        yield _whole_file(path, "csv", "", csv_text(clean(text)), encoding)
+    except ValueError as error:
+        yield ReadFailure(path_text(path), str(error))
+
+
+def _read_json(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+    text, encoding = decode(path.read_bytes())
+    if not text.strip():
+        yield _empty(path)
+        return
+    try:
+        title, text = json_title_and_text(clean(text))
+        yield _whole_file(path, "json", title, text, encoding)
+    except ValueError as error:
+        yield ReadFailure(path_text(path), f"is not JSON: {error}")
+
+
 def _read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     if path.stat().st_size == 0:
         yield _empty(path)
@@ -76,6 +97,9 @@ READERS: dict[str, Reader] = {
     ".html": _read_html,
     ".htm": _read_html,
     ".pdf": _read_pdf,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".json": _read_json,
     ".jsonl": read_jsonl,
 }
 
@@ -86,7 +110,7 @@ def _whole_file(path: Path, kind: str, title: str, text: str, encoding: str) -> 
         return _empty(path)
     name = path_text(path)
     metadata = {"path": name, "format": kind, "encoding": encoding}
-    return SourceDocument(name, clean(title).strip() or path_text(Path(path.stem)), text, metadata)
+    return SourceDocument(name, clean(title).strip() or title_of_name(path_text(Path(path.stem))), text, metadata)
 
 
 def _empty(path: Path) -> ReadFailure:
