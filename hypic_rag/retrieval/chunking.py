@@ -1,21 +1,20 @@
-"""Documents to chunks, measured in the model's own tokens."""
+"""Documents to chunks that read well alone, measured in the model's own tokens."""
 
-import inspect
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.node_parser.text.utils import split_by_sentence_tokenizer
 
 from hypic_rag.errors import BadInput
+from hypic_rag.retrieval.blocks import Unit, units_of
 
+VERSION = 2
+"""Raised whenever a text is cut otherwise: what a former version cut is cut anew when it is next ingested."""
 DEFAULT_CHUNK_TOKENS = 512
 MIN_CHUNK_TOKENS = 64
-
-# As it stands, without LlamaIndex's instrumentation around it, which drops every exception that comes while it takes
-# note of a call: also a KeyboardInterrupt, and the ingestion would go on.
-_split_text: Callable[[SentenceSplitter, str], list[str]] = inspect.unwrap(SentenceSplitter.split_text)
+HEADING_SHARE = 4  # headings that are said again take at most this part of a chunk
 
 
 class SegmentFormat(Protocol):
@@ -42,25 +41,26 @@ def split_document(
     overlap_tokens: int = 0,
 ) -> list[Chunk]:
     """Split a text into chunks whose rendered segment (title, text and what the format puts
-    around) has at most ``max_tokens``.
+    around) has at most ``max_tokens``, of about equal sizes.
 
-    Sentences are kept whole where they fit. A title that takes more than a quarter of a chunk is shortened.
-    A text of blanks has no chunks. Raises BadInput for sizes that cannot work.
+    Paragraphs, lists and tables are kept whole where they fit, else lines and sentences. A heading goes with what
+    follows it, and is said again where a chunk begins below it; so is the header of a table that is cut. A title that
+    takes more than a quarter of a chunk is shortened. A text of blanks has no chunks.
+    Raises BadInput for sizes that cannot work.
     """
     check_sizes(max_tokens, overlap_tokens)
     title = _shortened(" ".join(title.split()), format, max_tokens // 4)
-    for_text = max_tokens - len(format.document("", title))
-    splitter = SentenceSplitter(
-        chunk_size=for_text,
-        chunk_overlap=min(overlap_tokens, for_text - 1),
-        tokenizer=_counter(format),
-        chunking_tokenizer_fn=lambda text: _sentences(text, format, for_text),
-    )
-    # Tokens of a whole are not the sum of the tokens of its parts, so what the splitter made is measured.
+    room = max_tokens - len(format.document("", title))
+
+    def size(part: str) -> int:
+        return len(format.document(part, title))
+
+    # A few tokens less than there is room for: tokens of a whole are not the sum of the tokens of its parts.
+    units = [*units_of(text, format.count, lambda part: fitting(part, format.count, room - 4), room - 4)]
     pieces = [
         part.strip()
-        for piece in _split_text(splitter, text)
-        for part in _fitting(piece, lambda part: len(format.document(part, title)), max_tokens)
+        for whole in _packed(units, format.count, room, overlap_tokens, title, lambda part: size(part) <= max_tokens)
+        for part in fitting(whole, size, max_tokens)
     ]
     return [Chunk(title, piece, ordinal) for ordinal, piece in enumerate(filter(None, pieces))]
 
@@ -70,7 +70,7 @@ def check_sizes(max_tokens: int, overlap_tokens: int, context_length: int | None
     if context_length is not None and max_tokens > context_length // 2:
         raise BadInput(
             f"chunks of {max_tokens} tokens leave too little of the model's context of {context_length} for a question "
-            f"and an answer: use --chunk-tokens {context_length // 2} or fewer (512 is usual)"
+            f"and an answer: use --chunk-tokens {context_length // 2} or fewer ({DEFAULT_CHUNK_TOKENS} is usual)"
         )
     if max_tokens < MIN_CHUNK_TOKENS:
         raise BadInput(f"chunks of {max_tokens} tokens are too small: use at least {MIN_CHUNK_TOKENS}")
@@ -80,30 +80,7 @@ def check_sizes(max_tokens: int, overlap_tokens: int, context_length: int | None
         )
 
 
-def _counter(format: SegmentFormat) -> Callable[[str], range]:
-    """Make what the splitter takes for a tokenizer: it takes the length of what that returns, nothing else."""
-    return lambda text: range(format.count(text))
-
-
-def _sentences(text: str, format: SegmentFormat, max_tokens: int) -> list[str]:
-    """Split into sentences; one that is longer than a chunk (a table, base64, a text
-    without stops) is cut after a blank.
-
-    The splitter would cut it into words or characters and add up the tokens of each alone: slow, and too
-    many.
-    """
-    pieces: list[str] = []
-    for sentence in split_by_sentence_tokenizer()(text):
-        # A token is at least a byte. A few tokens less than there is room for, or what the format puts around
-        # would have the part cut again.
-        if len(sentence.encode()) > max_tokens:
-            pieces += _fitting(sentence, format.count, max_tokens - 4)
-        else:
-            pieces.append(sentence)
-    return pieces
-
-
-def _fitting(text: str, count: Callable[[str], int], max_tokens: int) -> Iterator[str]:
+def fitting(text: str, count: Callable[[str], int], max_tokens: int) -> Iterator[str]:
     """Yield the text in parts of at most ``max_tokens``, nearly filled; cut after a blank where one is near."""
     size = 4 * max_tokens  # characters looked at, so that a long text is not measured again for every part
     while text:
@@ -122,7 +99,83 @@ def _fitting(text: str, count: Callable[[str], int], max_tokens: int) -> Iterato
         text = text[cut:]
 
 
+def _packed(
+    units: Sequence[Unit],
+    count: Callable[[str], int],
+    room: int,
+    overlap_tokens: int,
+    title: str,
+    fits: Callable[[str], bool],
+) -> Iterator[str]:
+    """Yield the units' texts, so many together as have ``room`` tokens; what is left is shared out evenly, so that no
+    chunk is a scrap."""
+    sizes = [count(unit.before + unit.text) for unit in units]
+    left = sum(sizes)
+    start = 0
+    before = ""
+    while start < len(units):
+        opening = _again(units[start], title) if not before else ""
+        opening = opening if count(opening) <= room // HEADING_SHARE else ""
+        opening += _end_of(before, count, overlap_tokens)
+        taken = count(opening) if opening else 0
+        # Near the end chunks are counted, so that the last is no scrap; before it they are about full anyway.
+        n_chunks = (
+            _n_filled(units[start:], sizes[start:], room - taken)
+            if left < 3 * room
+            else math.ceil((left + taken) / room)
+        )
+        share = (left + taken) / n_chunks
+        end = start
+        while end < len(units) and (end == start or (taken + sizes[end] <= room and taken + sizes[end] / 2 <= share)):
+            taken += sizes[end]
+            end += 1
+        before = opening + _joined(units[start:end])
+        while end > start + 1 and (not fits(before.strip()) or (end < len(units) and units[end - 1].is_heading)):
+            end -= 1
+            before = opening + _joined(units[start:end])
+        yield before
+        if not overlap_tokens:
+            before = ""
+        left -= sum(sizes[start:end])
+        start = end
+
+
+def _n_filled(units: Sequence[Unit], sizes: Sequence[int], room: int) -> int:
+    """Return how many chunks there are where each is filled. A heading goes with what follows it."""
+    n, taken, held = 1, 0, 0
+    for unit, size in zip(units, sizes, strict=True):
+        held += size
+        if unit.is_heading:
+            continue
+        if taken and taken + held > room:
+            n, taken = n + 1, 0
+        taken, held = taken + held, 0
+    return n
+
+
+def _joined(units: Sequence[Unit]) -> str:
+    return "".join(unit.before * (i > 0) + unit.text for i, unit in enumerate(units))
+
+
+def _again(unit: Unit, title: str) -> str:
+    """Return the headings above a unit that are not the title already, to be said again before it."""
+    said = [heading for heading in unit.headings if heading.lstrip("# ").rstrip("# ") != title]
+    return "".join(f"{heading}\n\n" for heading in said)
+
+
+def _end_of(text: str, count: Callable[[str], int], max_tokens: int) -> str:
+    """Return the last sentences of a text, of at most ``max_tokens`` together."""
+    if not (text and max_tokens):
+        return ""
+    kept = ""
+    for sentence in reversed(split_by_sentence_tokenizer()(text)):
+        if count(sentence + kept) > max_tokens:
+            break
+        kept = sentence + kept
+    return f"{kept.strip()} " if kept.strip() else ""
+
+
 def _shortened(title: str, format: SegmentFormat, max_tokens: int) -> str:
     if format.count(title) <= max_tokens:
         return title
-    return next(_fitting(title, format.count, max_tokens - 1)).rstrip() + "…"
+    return next(fitting(title, format.count, max_tokens - 1)).rstrip() + "…"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hypic_rag.errors import BadInput
 from hypic_rag.paths import absolute, path_text
+from hypic_rag.retrieval import chunking
 from hypic_rag.retrieval.chunking import split_document
 from hypic_rag.retrieval.missing import held_back, is_absent, missing_documents, places, unknown_paths
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path
@@ -180,7 +181,8 @@ def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen
     old = tuple((chunk.title, chunk.text) for chunk in store.chunks(source.doc_id)) if stored else ()
     known = set(old)
     change: Change
-    if stored is not None and stored.content_hash == source.content_hash:
+    content_hash = f"{chunking.VERSION}:{source.content_hash}"  # what was cut otherwise is cut anew
+    if stored is not None and stored.content_hash == content_hash:
         change, chunks = "unchanged", old
     else:
         sizes = store.manifest.chunk_tokens, store.manifest.chunk_overlap
@@ -188,7 +190,5 @@ def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen
         chunks = tuple((chunk.title, chunk.text) for chunk in made)
         change = "new" if stored is None else "metadata" if chunks == old else "changed"
     new_chunks = tuple(dict.fromkeys(pair for pair in chunks if pair not in known))
-    document = StoredDocument(
-        source.doc_id, source.metadata["path"], source.title, source.content_hash, source.metadata
-    )
+    document = StoredDocument(source.doc_id, source.metadata["path"], source.title, content_hash, source.metadata)
     return PlannedDocument(document, change, chunks, new_chunks, tuple(cold_segments(engine, chunks, seen)))

@@ -8,6 +8,8 @@ from fake_engine import FakeEmbedder, FakeEngine, in_mode
 
 from hypic_rag.cache import SegmentCache
 from hypic_rag.errors import BadInput, StoreMismatch
+from hypic_rag.retrieval import chunking
+from hypic_rag.retrieval import plan as plan_module
 from hypic_rag.retrieval.ingest import plan_again, plan_ingest, run_ingest
 from hypic_rag.retrieval.segments import FILE_OVERHEAD
 from hypic_rag.retrieval.store import Store
@@ -408,3 +410,19 @@ def test_what_was_evicted_is_prefilled_again_without_paths(store, engine, docs):
     engine.prefilled.clear()
     assert run_ingest(plan_again(store, engine)).n_prefilled == 1
     assert engine.prefilled == [first.token_ids]
+
+
+def test_what_another_version_cut_is_cut_anew(store, engine, docs, monkeypatch):
+    """Documents that another version of the chunker cut: segments are kept where a chunk has come out the same."""
+    ingest(store, engine, docs)
+    monkeypatch.setattr(chunking, "VERSION", chunking.VERSION + 1)
+    plan, report = ingest(store, engine, docs)
+    assert (report.n_metadata, report.n_prefilled, store.embedder.embedded) == (2, 0, [])
+    assert ingest(store, engine, docs)[1].n_unchanged == 2
+
+    monkeypatch.setattr(chunking, "VERSION", chunking.VERSION + 2)
+    whole = plan_module.split_document
+    monkeypatch.setattr(plan_module, "split_document", lambda title, text, *sizes: whole(title, text[:80], *sizes))
+    plan, report = ingest(store, engine, docs)
+    assert names(plan.of("changed")) == ["bread.md", "harbour.txt"] and report.n_chunks_removed
+    assert ingest(store, engine, docs)[1].n_unchanged == 2
