@@ -32,6 +32,7 @@ DISTRIBUTIONS = {
     "llama_index_instrumentation": "llama-index-instrumentation",
     "sentence_transformers": "sentence-transformers",
     "prometheus_client": "prometheus-client",
+    "rouge_score": "rouge-score",
     "python_multipart": "python-multipart",
     "triton": "torch",  # whose wheels for GPUs bring it
 }
@@ -78,7 +79,11 @@ def test_the_wheel_has_every_module_and_data_file(tmp_path: Path) -> None:
 
 def test_every_import_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
+    requirements = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["cuda"],
+        *project["optional-dependencies"]["eval"],
+    ]
     declared = {requirement.split(">")[0].split("=")[0] for requirement in requirements}
     imported = set()
     for file in modules():

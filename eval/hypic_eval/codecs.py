@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hypic_eval.intervals import N_RESAMPLES, SEED, mean, paired_difference
+from hypic_eval.intervals import HOW, mean, paired_difference
 from hypic_eval.machine import describe_machine
 from hypic_eval.measure import MeasuredQuestion, ask, measure, measured_key
 from hypic_eval.metrics import METRICS
 from hypic_eval.modes import Mode
-from hypic_eval.quality import dropped_documents, shown
+from hypic_eval.quality import dropped_documents
 from hypic_eval.results import ResultRow, Results, commits
 from hypic_eval.rows import RowFile, row_key
 from hypic_eval.task import read_questions
@@ -131,7 +131,7 @@ def summarise(
         "fingerprint": engine.fingerprint,
         "mode": str(mode),
         "max_new_tokens": task.max_new_tokens,
-        "interval": f"95% bootstrap over questions, {N_RESAMPLES} resamples, seed {SEED}",
+        "interval": HOW,
     }
     result: list[ResultRow] = []
     notes = [f"Documents are assembled as {mode}; Δ is the paired difference to codec none, over the same entries."]
@@ -154,14 +154,14 @@ def summarise(
         for metric in (METRICS[name] for name in (*task.scores, "nll")):
             values, baseline = ([row[metric.name] for row in some] for some in (rows, as_computed))
             difference = None if codec == NONE else paired_difference(values, baseline)
-            own = shown(metric, mean(values))
+            own = metric.shown(mean(values))
             add(
                 metric.title,
                 metric.arrow,
                 metric.unit,
                 own["value"],
                 own["interval"],
-                to_full=difference and shown(metric, difference),
+                to_full=difference and metric.shown(difference),
             )
             if metric.name in task.scores and difference is not None and difference.interval is not None:
                 low, high = difference.interval

@@ -36,6 +36,20 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+@cache
+def versions() -> dict[str, str]:
+    """Tell the versions of what decides an answer."""
+    return {package: installed_version(package) for package in ("hypic-rag", "torch", "transformers")}
+
+
+@cache
+def device_name(device: Any) -> str:
+    """Name the accelerator, or the processor where there is none. device: of torch."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+
+
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

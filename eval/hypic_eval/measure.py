@@ -1,16 +1,18 @@
 """One question asked in one mode: the answer, its scores, its NLL, the first token's KL to full recompute."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hypic_eval.machine import commit
+from hypic_eval import kv_only
+from hypic_eval.machine import commit, device_name, versions
 from hypic_eval.metrics import first_token_kl
-from hypic_eval.modes import FULL, Mode
+from hypic_eval.modes import FULL, NONE, Mode
 from hypic_eval.rows import RowFile, row_key
 from hypic_eval.task import Question, Task
 from hypic_rag.errors import ContextTooLong
@@ -20,12 +22,12 @@ from hypic_rag.rag.prompting import prompt_over
 if TYPE_CHECKING:
     from hypic_rag.engine import Score, SegmentEngine
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a change to this file alters any figure; rows of other versions are measured again."""
 
-TEXTS = ("task", "id", "mode", "answer", "commit")
+TEXTS = ("task", "id", "mode", "answer", "model", "commit", "machine", "date")
 NUMBERS = (
-    "nll", "kl", "first_token", "top2_gap", "prompt_tokens", "computed_tokens", "n_documents", "n_dropped",
+    "nll", "kl", "first_token", "top2_gap", "ttft_ms", "prompt_tokens", "computed_tokens", "n_documents", "n_dropped",
 )  # fmt: skip
 """Fields of every row, beside the task's scores."""
 
@@ -35,6 +37,7 @@ class MeasuredQuestion:
     """A question as the model sees it, after documents beyond the context were dropped from the end.
 
     answer_ids: the first right answer and the token that closes it; the NLL is the mean over all of them.
+    about: what else its rows tell: what was retrieved, where a sweep has it.
     """
 
     task: Task
@@ -42,6 +45,7 @@ class MeasuredQuestion:
     prompt: Prompt
     n_dropped: int
     answer_ids: tuple[int, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 def ask(engine: "SegmentEngine", task: Task, question: Question) -> MeasuredQuestion:
@@ -49,14 +53,19 @@ def ask(engine: "SegmentEngine", task: Task, question: Question) -> MeasuredQues
 
     Raises ContextTooLong if the question and its first document do not fit.
     """
-    form = engine.format
-    answer_ids = (*form.encode(question.answers[0]), *form.answer_end)
+    answer_ids = right_answer(engine, question)
     n_answer = max(task.max_new_tokens, len(answer_ids))
     try:
         prompt, n_dropped = prompt_over(engine, question.text, question.documents, n_answer)
     except ContextTooLong as error:
         raise ContextTooLong(f"question {question.id}: {error}. Take the row out, or name another --model") from error
     return MeasuredQuestion(task, question, prompt, n_dropped, answer_ids)
+
+
+def right_answer(engine: "SegmentEngine", question: Question) -> tuple[int, ...]:
+    """Encode the first right answer, with the token that closes it."""
+    form = engine.format
+    return (*form.encode(question.answers[0]), *form.answer_end)
 
 
 def measured_key(engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode) -> str:
@@ -123,12 +132,17 @@ def measure_question(
 def measure(
     engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode, full_logprobs: NDArray[np.float64] | None
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """Measure one row and its first-token log-probabilities. ``full_logprobs`` None: this is full recompute."""
+    """Measure one row, with its first-token log-probabilities. ``full_logprobs`` None: this is full recompute.
+
+    What the mode caches is made before, so that ``ttft_ms`` and ``computed_tokens`` are those of a warm cache.
+    """
     from hypic_rag.engine import Sampling
 
+    prompt, policy = mode.prompt(asked.prompt), mode.policy
+    reading = warmed(engine, prompt, mode)
     sampling = Sampling(max_new_tokens=asked.task.max_new_tokens)
-    generation = engine.generate(asked.prompt, sampling, policy=mode.policy)
-    score = engine.score(asked.prompt, asked.answer_ids, policy=mode.policy)
+    generation = reading.generate(prompt, sampling, policy=policy)
+    score = reading.score(prompt, asked.answer_ids, policy=policy)
     first = logprobs(score)
     second_best, best = np.partition(first, -2)[-2:]
     answer = asked.task.clean(generation.text)
@@ -142,13 +156,33 @@ def measure(
         "kl": 0.0 if full_logprobs is None else first_token_kl(full_logprobs, first),
         "first_token": int(first.argmax()),
         "top2_gap": float(best - second_best),
-        "prompt_tokens": asked.prompt.n_tokens,
+        "ttft_ms": generation.report.ttft_ms,
+        "prompt_tokens": prompt.n_tokens,
         "computed_tokens": generation.report.computed_tokens,
-        "n_documents": len(asked.prompt.documents),
+        "n_documents": 0 if mode == NONE else len(asked.prompt.documents),
         "n_dropped": asked.n_dropped,
+        "policy": {**asdict(policy), "isolation_prefix": list(policy.isolation_prefix)},
+        "model": engine.fingerprint,
         "commit": commit(),
+        "versions": versions(),
+        "machine": device_name(engine.device),
+        **asked.about,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return row, first
+
+
+def warmed(engine: "SegmentEngine", prompt: Prompt, mode: Mode) -> "SegmentEngine":
+    """Make what the mode caches of a prompt, and return the engine that answers from it."""
+    if mode.policy.mode == "full":
+        return engine
+    if mode.name == "kv_only":
+        engine = kv_only.view(engine, prompt.documents)
+    else:
+        engine.prefill([ids for ids in prompt.documents if len(ids) > mode.seam_tokens], policy=mode.policy)
+    leading = [part.ids for part in prompt.parts if part.kind == "leading"]
+    engine.prefill(leading, kind="leading", policy=mode.policy)
+    return engine
 
 
 def _is_whole(row: dict[str, Any], task: Task) -> bool:
@@ -165,11 +199,14 @@ def logprobs(score: "Score") -> NDArray[np.float64]:
 
 def forget(engine: "SegmentEngine", asked: MeasuredQuestion, modes: Sequence[Mode]) -> None:
     """Drop the question's document segments, of every mode, from all tiers of the cache."""
-    keys = (
-        engine.segment_key(document, kind="document", policy=mode.policy)
+    documents = asked.prompt.documents
+    keys = [
+        engine.segment_key(ids, kind="document", policy=mode.policy)
         for mode in modes
-        if mode != FULL
-        for document in asked.prompt.documents
-        if len(document) > mode.seam_tokens
-    )
+        if mode.caches_documents
+        for ids in documents
+        if len(ids) > mode.seam_tokens
+    ]
+    if any(mode.name == "kv_only" for mode in modes):
+        keys += kv_only.keys(engine, documents)
     engine.cache.discard({key.digest for key in keys})

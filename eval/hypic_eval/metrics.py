@@ -5,13 +5,17 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hypic_eval.intervals import Estimate
+from hypic_rag.errors import BadInput
+
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,11 @@ class Metric:
     arrow: str
     unit: str
     scale: float = 1.0
+
+    def shown(self, estimate: Estimate) -> dict[str, Any]:
+        """Return value and interval in the metric's unit."""
+        bounds = estimate.interval and tuple(self.scale * bound for bound in estimate.interval)
+        return {"value": self.scale * estimate.value, "interval": bounds}
 
 
 METRICS = {
@@ -56,16 +65,21 @@ def f1(answer: str, references: Iterable[str]) -> float:
 
 
 def rouge_l(answer: str, references: Iterable[str]) -> float:
-    """Score the ROUGE-L F-measure with the nearest reference, 0 to 1. Source: Lin 2004; as rouge-score, no stemming.
+    """Return the ROUGE-L F-measure with the nearest reference, 0 to 1. Source: Lin 2004; rouge-score, no stemming.
 
     Tokens are runs of a-z and 0-9 of the lower-cased text. Cost: product of the two lengths.
     """
+    scorer = _rouge_scorer()
+    return best(lambda reference: float(scorer.score(reference, answer)["rougeL"].fmeasure), references)
 
-    def score(reference: str) -> float:
-        ours, theirs = rouge_tokens(answer), rouge_tokens(reference)
-        return harmonic_mean(longest_common_subsequence(ours, theirs), len(ours), len(theirs))
 
-    return best(score, references)
+@cache
+def _rouge_scorer() -> Any:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise BadInput(f"ROUGE-L needs {error.name}: pip install 'hypic-rag[eval]'") from error
+    return RougeScorer(["rougeL"], use_stemmer=False)
 
 
 def first_token_kl(full: ArrayLike, mode: ArrayLike) -> float:
@@ -102,19 +116,3 @@ def word_f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
 def harmonic_mean(n_common: int, n_ours: int, n_theirs: int) -> float:
     """Compute the F-measure of precision ``n_common / n_ours`` and recall ``n_common / n_theirs``."""
     return 2 * n_common / (n_ours + n_theirs) if n_common else 0.0
-
-
-def rouge_tokens(text: str) -> list[str]:
-    return NOT_ALPHANUMERIC.sub(" ", text.lower()).split()
-
-
-def longest_common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """Return the length of the longest sequence of tokens found, in order, in both."""
-    row = [0] * (len(theirs) + 1)
-    for token in ours:
-        diagonal = 0
-        for j, other in enumerate(theirs, start=1):
-            above = row[j]
-            row[j] = diagonal + 1 if token == other else max(above, row[j - 1])
-            diagonal = above
-    return row[-1]

@@ -1,7 +1,8 @@
-"""The modes that a measurement compares, written as ``full``, ``hypic:w=32``, ``last_state``, ``add``."""
+"""The modes that a measurement compares, written as ``full``, ``none``, ``prefix``, ``kv_only``, ``hypic:w=32``,
+``last_state``, ``add``."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -9,16 +10,26 @@ from hypic_rag.errors import BadInput
 
 if TYPE_CHECKING:
     from hypic_rag.engine import Policy
+    from hypic_rag.prompt import Prompt
 
 SPELLING = re.compile(r"([a-z_]+)(?::w=(\d+))?")
 COMPOSE = {"hypic": "exact", "last_state": "last_state", "add": "add"}
-"""Name of a mode -> how it composes cached interiors; ``full`` composes nothing."""
+"""Name of a mode with a seam -> how it composes cached interiors."""
+SEAMLESS = {
+    "none": "the question without documents, run in full: the floor",
+    "full": "every token run in its place: the ceiling",
+    "prefix": "the system text from the cache, as an exact prefix, and everything else run: what a prefix cache can "
+    "do for documents in any order; full's answers",
+    "kv_only": "keys and values from the cache, turned to their places, and nothing run again, as CacheBlend without "
+    "recompute; recurrent layers see no document (kv_only.py)",
+}
+"""Name of a mode without a seam -> what it is."""
 DEFAULT_SEAM = 8
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A policy of the engine under its short name. ``str(mode)`` is how one writes it."""
+    """A way to answer, under its short name. ``str(mode)`` is how one writes it."""
 
     name: str
     seam_tokens: int = 0
@@ -27,35 +38,56 @@ class Mode:
     def policy(self) -> "Policy":
         from hypic_rag.engine import Policy
 
-        if self.name == "full":
+        if self.name in ("none", "full"):
             return Policy(mode="full")
-        return Policy(mode="hypic", seam_tokens=self.seam_tokens, compose=COMPOSE[self.name])  # type: ignore[arg-type]
+        if self.name == "prefix":
+            return Policy()
+        compose = "add" if self.name == "kv_only" else COMPOSE[self.name]
+        return Policy(mode="hypic", seam_tokens=self.seam_tokens, compose=compose)  # type: ignore[arg-type]
+
+    @property
+    def caches_documents(self) -> bool:
+        return self.name in COMPOSE or self.name == "kv_only"
+
+    def prompt(self, whole: "Prompt") -> "Prompt":
+        """What of a prompt is asked, and what of that is cacheable: all of it, but for ``none`` and ``prefix``."""
+        if self.name == "none":
+            return replace(whole, parts=tuple(part for part in whole.parts if part.kind != "document"))
+        return documents_live(whole) if self.name == "prefix" else whole
 
     def __str__(self) -> str:
-        return self.name if self.name == "full" else f"{self.name}:w={self.seam_tokens}"
+        return self.name if self.name in SEAMLESS else f"{self.name}:w={self.seam_tokens}"
 
 
-FULL = Mode("full")
+NONE, FULL = Mode("none"), Mode("full")
+
+
+def documents_live(prompt: "Prompt") -> "Prompt":
+    """Make a prompt of the same tokens with only the leading segment cacheable: what reuse of exact prefixes can do."""
+    from hypic_rag.prompt import Prompt
+
+    leading = prompt.parts[0].ids if prompt.parts[0].kind == "leading" else ()
+    return Prompt.build(leading, (), prompt.token_ids[len(leading) :])
 
 
 def parse_mode(text: str) -> Mode:
-    """Parse one mode, such as ``hypic:w=0``; the seam is 8 tokens unless given. Raises BadInput for others."""
+    """Read one mode, such as ``hypic:w=0``; the seam is 8 tokens unless given. Raises BadInput for others."""
     found = SPELLING.fullmatch(text.strip())
-    names = ["full", *COMPOSE]
+    names = [*SEAMLESS, *COMPOSE]
     if found is None or found[1] not in names:
         near = get_close_matches(text.partition(":")[0], names) or names
         raise BadInput(
             f"{text!r} is no mode; did you mean {' or '.join(near)}? "
-            f"Modes are full, and {', '.join(COMPOSE)} with the seam's tokens as in hypic:w=8."
+            f"Modes are {', '.join(SEAMLESS)}, and {', '.join(COMPOSE)} with the seam's tokens as in hypic:w=8."
         )
     name, seam = found.groups()
-    if name == "full":
+    if name in SEAMLESS:
         if seam is not None:
-            raise BadInput(f"{text!r}: full recompute has no seam; write full")
-        return FULL
+            raise BadInput(f"{text!r}: {name} has no seam; write {name}")
+        return Mode(name)
     return Mode(name, DEFAULT_SEAM if seam is None else int(seam))
 
 
 def parse_modes(text: str) -> tuple[Mode, ...]:
-    """Parse modes separated by commas, in their order, each once."""
+    """Read modes separated by commas, in their order, each once."""
     return tuple(dict.fromkeys(parse_mode(part) for part in text.split(",")))

@@ -18,6 +18,11 @@ def row_key(settings: Mapping[str, Any]) -> str:
     return sha256(text.encode()).hexdigest()
 
 
+def rows_beside(out: Path) -> Path:
+    """Return where the rows of a file of results are, unless it was told otherwise."""
+    return out.with_suffix(".rows.jsonl")
+
+
 class RowFile:
     """A jsonl file of rows by ``key``. ``path`` None keeps them in memory only.
 

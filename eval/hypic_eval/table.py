@@ -5,10 +5,19 @@ from itertools import groupby
 
 from hypic_eval.results import ResultRow, Results
 
-DIGITS = {"%": 1, "nats": 3, "mnats": 2, "MiB": 2, "ms": 0, "tokens": 0, "tokens/s": 0, "x": 2}
+DIGITS = {"%": 1, "nats": 3, "mnats": 2, "MiB": 2, "ratio": 2, "ms": 0, "tokens": 0, "tokens/s": 0, "x": 2}
 COUNTED = ("requests", "answers", "kills", "files", "lookups")
 DIGITS |= {"requests/s": 2, **dict.fromkeys(COUNTED, 0)}
-SUFFIX = {"%": "", "nats": "", "ms": " ms", "tokens": "", "tokens/s": " tokens/s", "x": "x", "relative error": ""}
+SUFFIX = {
+    "%": "",
+    "nats": "",
+    "ms": " ms",
+    "tokens": "",
+    "tokens/s": " tokens/s",
+    "x": "x",
+    "ratio": "",
+    "relative error": "",
+}
 SUFFIX |= {"mnats": " mnats", "MiB": " MiB", "requests/s": " requests/s", "launches": ""}
 SUFFIX |= dict.fromkeys(COUNTED, "")
 

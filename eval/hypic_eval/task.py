@@ -2,8 +2,9 @@
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ class Question:
     text: str
     documents: tuple[Document, ...]
     answers: tuple[str, ...]
+    gold: tuple[Document, ...] = ()
+    """Those of the documents that the answer is in, as far as the data set tells."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Task:
     clean: raw generated text -> answer.
     scores: metric name (``metrics.METRICS``) -> function of the answer and the right answers.
     version: raised whenever a change alters any score.
+    n_documents: to which questions are filled up with the documents of the rows behind them; None: not at all.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Task:
     read: Callable[[Row], Question]
     clean: Callable[[str], str]
     scores: Mapping[str, Callable[[str, Sequence[str]], float]]
+    n_documents: int | None = None
 
 
 def all_tasks() -> dict[str, Task]:
@@ -79,13 +84,14 @@ def read_questions(path: Path, task_name: str | None = None, limit: int | None =
     task_name: asks for a task instead of finding it by the rows' ``dataset``.
     Raises BadInput, naming the line, where a row is not such an object.
     """
-    rows = read_rows(path, limit)
+    rows = read_rows(path)
     try:
         task = find_task(task_name) if task_name else task_of(path, str(rows[0]["dataset"]))
     except KeyError:
         raise BadInput(f"{path}, line 1: no field 'dataset' tells the task. Name one with --task.") from None
     questions = []
-    for number, row in enumerate(rows, start=1):
+    n_read = limit if limit is None or task.n_documents is None else limit + task.n_documents
+    for number, row in enumerate(rows[:n_read], start=1):
         try:
             question = task.read(row)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -93,7 +99,25 @@ def read_questions(path: Path, task_name: str | None = None, limit: int | None =
         if not question.text.strip() or not question.answers:
             raise BadInput(f"{path}, line {number}: a row needs a question and at least one answer")
         questions.append(question)
+    if task.n_documents is not None:
+        questions = [filled_up(questions, i, task.n_documents) for i in range(len(questions))[:limit]]
     return task, questions
+
+
+def filled_up(questions: Sequence[Question], i: int, n_documents: int) -> Question:
+    """Put documents of the questions behind the i-th, and then of the first, before and behind its own.
+
+    Where its own stand is decided by its id. None comes twice; where there are not enough, there are fewer.
+    """
+    own = questions[i].documents
+    others: list[Document] = []
+    for other in (*questions[i + 1 :], *questions[:i]):
+        others += [document for document in other.documents if document not in own and document not in others]
+        if len(own) + len(others) >= n_documents:
+            break
+    others = others[: max(0, n_documents - len(own))]
+    place = int(sha256(questions[i].id.encode()).hexdigest(), 16) % (len(others) + 1)
+    return replace(questions[i], documents=(*others[:place], *own, *others[place:]))
 
 
 def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:

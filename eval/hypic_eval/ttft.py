@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hypic_eval.intervals import median
 from hypic_eval.machine import commit, describe_machine
-from hypic_eval.modes import FULL
+from hypic_eval.modes import FULL, documents_live
 from hypic_eval.results import ResultRow, Results
-from hypic_eval.workloads import Workload, documents_live
+from hypic_eval.workloads import Workload
 from hypic_rag.errors import HypicError
 from hypic_rag.prompt import Prompt
 

@@ -51,9 +51,3 @@ def document_tokens(form: "PromptFormat", questions: Sequence[Question]) -> Iter
     """Yield the tokens of all documents, again and again."""
     for title, text in cycle(document for question in questions for document in question.documents):
         yield from form.document(text, title)
-
-
-def documents_live(prompt: Prompt) -> Prompt:
-    """Return the same tokens with only the leading segment cacheable: what reuse of exact prefixes can do."""
-    leading = prompt.parts[0].ids if prompt.parts[0].kind == "leading" else ()
-    return Prompt.build(leading, (), prompt.token_ids[len(leading) :])

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from hypic_eval.intervals import SEED, interval
+from numpy.typing import ArrayLike, NDArray
 
-SEED, N_RESAMPLES, RESAMPLES_A_TURN = 20260701, 10_000, 1_000
 TRIM = 0.1
 
 
@@ -35,18 +36,14 @@ def tost(values: Sequence[float], others: Sequence[float], margin: float, seed: 
         raise ValueError(f"a margin of {margin} allows no difference at all")
     if len(values) != len(others) or len(values) < 10:
         raise ValueError(f"{len(values)} and {len(others)} values are not 10 pairs or more")
-    differences = np.subtract(values, others)
-    random = np.random.default_rng(seed)
-    means = [
-        _trimmed(differences[random.integers(0, len(differences), (RESAMPLES_A_TURN, len(differences)))])
-        for _ in range(N_RESAMPLES // RESAMPLES_A_TURN)
-    ]
-    low, high = np.percentile(np.concatenate(means), (5, 95))
-    return Equivalence(float(_trimmed(differences[None])[0]), (float(low), float(high)), margin)
+    differences = np.subtract(values, others).tolist()
+    bounds = interval((differences,), _trimmed, seed, confidence=0.9)
+    assert bounds is not None, "10 pairs have one"
+    return Equivalence(float(_trimmed(differences)), bounds, margin)
 
 
-def _trimmed(rows: np.ndarray) -> np.ndarray:
-    """Take trimmed means, (n, pairs) -> (n,)."""
-    n_out = int(TRIM * rows.shape[1])
-    means: np.ndarray = np.sort(rows, axis=1)[:, n_out : rows.shape[1] - n_out].mean(axis=1)
+def _trimmed(values: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
+    from scipy.stats import trim_mean
+
+    means: NDArray[np.float64] = trim_mean(np.asarray(values), TRIM, axis=axis)
     return means

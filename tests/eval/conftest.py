@@ -24,6 +24,8 @@ class FakeEngine:
     def __init__(self, form: PromptFormat, cache: SegmentCache, context_length: int = 8192):
         self.format, self.cache, self.context_length = form, cache, context_length
         self.answers = {"full": "Paris\nThe end", "hypic": "the Paris"}
+        self.device = torch.device("cpu")
+        self.nlls = {"none": 3.0, "full": 1.0, "hypic": 1.5}
         self.calls: list[tuple[str, str, int]] = []  # what, mode, seam
         self.fails_after: int | None = None
 
@@ -45,7 +47,8 @@ class FakeEngine:
 
     def score(self, prompt: Prompt, answer: Any, policy: Policy) -> Score:
         self._note("score", policy)
-        nll, odds = (1.0, [4.0, 2.0, 2.0]) if policy.mode == "full" else (1.5, [2.0, 4.0, 2.0])
+        odds = [4.0, 2.0, 2.0] if policy.mode == "full" else [2.0, 4.0, 2.0]
+        nll = self.nlls[policy.mode if prompt.documents or policy.mode != "full" else "none"]
         logprobs = (torch.tensor(odds) / sum(odds)).log()
         return Score(nll, len(answer), logprobs[None], self._report(prompt, policy))
 

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypic_eval.modes import parse_modes
 from hypic_eval.quality import run_quality
+from hypic_eval.results import ResultRow
 from hypic_eval.rows import RowFile
 
 from hypic_rag.errors import ContextTooLong
@@ -19,7 +21,7 @@ Make = Callable[..., Any]
 def test_every_figure_with_its_difference_to_full(make_engine: Make, few: Path) -> None:
     results = run_quality(make_engine(), [few], MODES, RowFile(None), limit=3)
     rows = {(row.mode, row.metric): row for row in results.rows}
-    assert len(rows) == 3 * 5
+    assert len(rows) == 3 * 6
     kl = rows["hypic:w=0", "first-token KL to full"]
     assert kl.value == pytest.approx(0.25 * 0.693147, abs=1e-6)  # odds 4:2:2 against 2:4:2
     assert rows["full", "first-token KL to full"].value == 0
@@ -55,10 +57,14 @@ def test_an_interrupted_run_goes_on(make_engine: Make, few: Path, tmp_path: Path
     results = run_quality(again, [few], MODES, RowFile(path), limit=2)
     assert len([call for call in again.calls if call[0] == "generate"]) == 6 - n_before
     whole = run_quality(make_engine(), [few], MODES, RowFile(None), limit=2)
-    assert results.rows == whole.rows
+    assert [undated(row) for row in results.rows] == [undated(row) for row in whole.rows]
     third = make_engine()
     run_quality(third, [few], MODES, RowFile(path), limit=2)
     assert third.calls == []
+
+
+def undated(row: ResultRow) -> ResultRow:
+    return replace(row, settings={name: value for name, value in row.settings.items() if name != "dates"})
 
 
 CHANGES: dict[str, Callable[[Any], None]] = {
@@ -111,9 +117,51 @@ def test_without_full_there_is_kl_but_no_difference(make_engine: Make, few: Path
     results = run_quality(engine, [few], parse_modes("hypic"), RowFile(None), limit=1)
     assert all(row.to_full is None for row in results.rows)
     assert engine.calls == [("score", "full", 8), ("generate", "hypic", 8), ("score", "hypic", 8)]
+    assert not any("PGR" in text for text in (*results.notes, *(row.metric for row in results.rows)))
 
 
 def test_progress_counts_rows(make_engine: Make, few: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     run_quality(make_engine(), [few], MODES, RowFile(None), None, 2, lambda *told: seen.append(told))
     assert seen == [("hotpotqa_few", done, 6) for done in range(1, 7)]
+
+
+def test_the_share_kept_of_what_documents_are_worth(make_engine: Make, few: Path) -> None:
+    modes = parse_modes("none,full,prefix,hypic:w=0")
+    engine = make_engine()
+    engine.nlls = {"none": 3.0, "full": 1.0, "hypic": 1.5}
+    results = run_quality(engine, [few], modes, RowFile(None))
+    shares = {row.mode: (row.value, row.interval, row.unit) for row in results.rows if row.metric == "PGR (answer NLL)"}
+    assert shares == {"prefix": (0.75, (0.75, 0.75), "ratio"), "hypic:w=0": (0.75, (0.75, 0.75), "ratio")}
+    assert not any(row.metric == "PGR (F1)" for row in results.rows)  # every answer is wrong in every mode
+    [why] = [note for note in results.notes if "PGR" in note]
+    assert why.startswith("hotpotqa_few: no PGR of F1: full - none is 0 [0, 0]")
+
+
+def test_times_are_of_a_warm_cache(make_engine: Make, few: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    results = run_quality(make_engine(), [few], parse_modes("none,full,prefix,hypic:w=0"), RowFile(path), limit=2)
+    times = {row.mode: row.value for row in results.rows if row.metric == "time to first token"}
+    assert times == {"none": 100.0, "full": 100.0, "prefix": 4.0, "hypic:w=0": 4.0}
+    rows = {(row["id"], row["mode"]): row for row in map(json.loads, path.read_text().splitlines())}
+    assert len(rows) == 8
+    for (id, mode), row in rows.items():
+        whole = rows[id, "full"]["prompt_tokens"]
+        assert (row["prompt_tokens"] == whole) == (mode != "none")
+        assert (row["computed_tokens"] < 60) == (mode in ("hypic:w=0", "none")), (mode, row["computed_tokens"])
+        assert row["n_documents"] == (0 if mode == "none" else 10)
+        assert row["date"] and row["machine"] and row["versions"]["torch"] and row["model"] == "fake weights"
+        assert row["policy"]["mode"] == ("full" if mode in ("none", "full") else "hypic")
+
+
+def test_parts_into_one_file_are_the_whole(make_engine: Make, few: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    for i in (1, 2, 3):
+        part = run_quality(make_engine(), [few], MODES, RowFile(path), None, 4, part=(i, 3))
+        assert part.rows[0].n == (2 if i == 1 else 1)
+        assert len(path.read_text().splitlines()) == {1: 6, 2: 9, 3: 12}[i]
+    engine = make_engine()
+    whole = run_quality(engine, [few], MODES, RowFile(path), None, 4)
+    assert whole.rows[0].n == 4 and engine.calls == []
+    empty = run_quality(make_engine(), [few], MODES, RowFile(None), None, 2, part=(3, 3))
+    assert empty.rows == [] and empty.notes == ["hotpotqa_few: part 3 of 3 has none of 2 questions."]

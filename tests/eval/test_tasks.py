@@ -58,7 +58,7 @@ def test_a_new_file_is_a_new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     source = Path(hypic_eval.tasks.__file__).with_name("multinews.py").read_text()
     (tmp_path / "reports.py").write_text(source.replace('"multinews"', '"reports"'))
     monkeypatch.setattr(hypic_eval.tasks, "__path__", [*hypic_eval.tasks.__path__, str(tmp_path)])
-    assert set(all_tasks()) == {"qa", "multinews", "reports"}
+    assert set(all_tasks()) == {"qa", "nq", "multinews", "govreport", "reports"}
     task, _ = read_questions(write(tmp_path / "rows.jsonl", ROW | {"dataset": "reports_2020"}))
     assert task.name == "reports"
     sys.modules.pop("hypic_eval.tasks.reports")
@@ -96,5 +96,38 @@ def test_files_of_another_kind_are_told(tmp_path: Path, content: bytes) -> None:
 
 
 def test_an_unknown_task_gets_the_nearest_and_all() -> None:
-    with pytest.raises(BadInput, match=r"multinews\?.*All tasks: multinews, qa"):
+    with pytest.raises(BadInput, match=r"multinews\?.*All tasks: govreport, multinews, nq, qa"):
         find_task("multinew")
+
+
+def test_questions_of_one_passage_are_filled_up_with_those_behind_them(tmp_path: Path) -> None:
+    rows = [
+        ROW | {"id": str(i), "dataset": "nq_open_x", "docs": [{"title": f"T{i}", "text": "Text.", "gold": True}]}
+        for i in range(12)
+    ]
+    path = write(tmp_path / "nq.jsonl", *rows)
+    task, questions = read_questions(path)
+    assert task.name == "nq" and len(questions) == 12
+    titles = [[title for title, _ in question.documents] for question in questions]
+    assert sorted(titles[0]) == sorted(f"T{i}" for i in range(10))
+    assert sorted(titles[5]) == sorted(f"T{i}" for i in (*range(5, 12), 0, 1, 2))
+    assert [question.gold for question in questions] == [((f"T{i}", "Text."),) for i in range(12)]
+    places = {titles[i].index(f"T{i}") for i in range(12)}
+    assert len(places) > 3  # the passage with the answer has no place of its own
+    assert [title for title in titles[0] if title != "T0"] == [f"T{i}" for i in range(1, 10)]
+    assert read_questions(path, limit=2)[1] == questions[:2]
+
+
+def test_too_few_passages_are_all_there_are(tmp_path: Path) -> None:
+    rows = [ROW | {"id": str(i), "dataset": "nq_open_x", "docs": [{"title": "T", "text": "Same."}]} for i in range(2)]
+    _, questions = read_questions(write(tmp_path / "nq.jsonl", *rows))
+    assert [question.documents for question in questions] == [(("T", "Same."),)] * 2
+
+
+def test_a_report_is_cut_at_sentences(tmp_path: Path) -> None:
+    sentences = [f"Sentence {i} {'x' * 900}." for i in range(5)]
+    row = ROW | {"dataset": "govreport_x", "docs": [{"title": "report", "text": "\n".join(sentences)}]}
+    task, [question] = read_questions(write(tmp_path / "reports.jsonl", row))
+    assert task.name == "govreport"
+    assert [title for title, _ in question.documents] == ["report, part 1", "report, part 2", "report, part 3"]
+    assert [text for _, text in question.documents] == [" ".join(sentences[i : i + 2]) for i in (0, 2, 4)]

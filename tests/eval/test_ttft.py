@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypic_eval.modes import documents_live
 from hypic_eval.task import Question, read_questions
 from hypic_eval.ttft import WAYS, WrongPath, one_round, run_ttft
-from hypic_eval.workloads import documents_live, long_segments, ten_documents
+from hypic_eval.workloads import long_segments, ten_documents
 
 from hypic_rag.errors import BadInput
 from hypic_rag.prompt import Prompt, PromptFormat

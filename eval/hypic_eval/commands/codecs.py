@@ -13,11 +13,11 @@ from hypic_eval.commands.options import (
     Rows,
     open_engine,
     progress_bar,
-    rows_beside,
     settings,
 )
 from hypic_eval.commands.report_results import hold_to_goals, show
 from hypic_eval.modes import FULL, parse_mode
+from hypic_eval.rows import rows_beside
 from hypic_rag.errors import BadInput
 
 CODECS, MODE = "int8,int8-kv8", "hypic:w=8"

@@ -1,5 +1,6 @@
 """What several commands share: options, the engine they ask for, and the progress bar."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,19 @@ Device = Annotated[str | None, Option("--device", help=SETTINGS["device"]["help"
 Dtype = Annotated[str | None, Option("--dtype", help=SETTINGS["dtype"]["help"])]
 Limit = Annotated[int | None, Option("--limit", min=1, help="Only the first questions of a file.")]
 Rows = Annotated[Path | None, Option("--rows", help="Measured rows, to go on from. Default: beside --out.")]
+
+Part = Annotated[
+    str | None, Option("--part", help="Only a part of the questions: 2/4 is every fourth from the second.")
+]
+
+
+def parse_part(text: str | None) -> tuple[int, int]:
+    """Read "2/4" as (2, 4); no text is the only part. Anything else is bad usage (exit code 2)."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text or "1/1")
+    part = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= part[0] <= part[1]:
+        raise BadParameter(f"{text!r} is no part: write 2/4 for the second of four", param_hint="--part")
+    return part
 
 
 def settings(model: str | None, device: str | None, dtype: str | None) -> Settings:
@@ -44,10 +58,6 @@ def open_engine(chosen: Settings, cache_folder: Path | None = None) -> "SegmentE
         device=chosen.torch_device,
         device_memory=chosen.device_memory,
     )
-
-
-def rows_beside(out: Path) -> Path:
-    return out.with_suffix(".rows.jsonl")
 
 
 @contextmanager

@@ -10,17 +10,19 @@ from hypic_eval.commands.options import (
     Dtype,
     Limit,
     Model,
+    Part,
     Rows,
     open_engine,
+    parse_part,
     progress_bar,
-    rows_beside,
     settings,
 )
 from hypic_eval.commands.report_results import show
 from hypic_eval.modes import parse_modes
+from hypic_eval.rows import rows_beside
 from hypic_rag.errors import BadInput
 
-MODES = "full,hypic:w=0,hypic:w=8,hypic:w=32,last_state,add"
+MODES = "none,full,prefix,hypic:w=0,hypic:w=8,hypic:w=32,last_state,add,kv_only"
 
 
 def run(
@@ -28,30 +30,44 @@ def run(
         list[Path],
         Argument(exists=True, dir_okay=False, help="jsonl rows {id, question, docs, answers, dataset}."),
     ],
-    modes: Annotated[str, Option("--modes", help="full; hypic, last_state, add with a seam, as in hypic:w=8.")] = MODES,
+    modes: Annotated[
+        str, Option("--modes", help="none, full, prefix, kv_only; hypic, last_state, add with a seam, as in hypic:w=8.")
+    ] = MODES,
     limit: Limit = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("results.json"),
     rows: Rows = None,
     task: Annotated[str | None, Option("--task", help="Instead of the task that the rows' dataset tells.")] = None,
+    part: Part = None,
+    retrieve: Annotated[
+        int | None, Option("--retrieve", min=1, help="Ask over so many passages found among those of all rows.")
+    ] = None,
+    stores: Annotated[
+        Path | None, Option("--stores", file_okay=False, help="Where those are kept. Default: HYPIC_HOME/evaluation.")
+    ] = None,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
     """Answer every question in every mode and score the answers.
 
-    F1, EM and ROUGE-L of the answer, NLL of the right answer, first-token KL against full recompute. Run
-    again after an interruption, it goes on where it stopped.
+    F1, EM and ROUGE-L of the answer, NLL of the right answer, first-token KL against full recompute, time to the first
+    token from a warm cache; and PGR, (score - none) / (full - none), where documents help beyond noise. Run again after
+    an interruption, it goes on where it stopped. Several processes may measure --part 1/4 to 4/4 into one --rows; run
+    without --part afterwards, it finds all rows there.
     """
     try:
         chosen_modes = parse_modes(modes)
     except BadInput as error:
         raise BadParameter(str(error), param_hint="--modes") from error
-    chosen = settings(model, device, dtype)
+    chosen_part, chosen = parse_part(part), settings(model, device, dtype)
 
-    from hypic_eval.quality import run_quality
+    from hypic_eval.quality import ask_given, run_quality
+    from hypic_eval.retrieved import AskRetrieved
     from hypic_eval.rows import RowFile
 
     row_file = RowFile(rows or rows_beside(out))
+    asking = ask_given if retrieve is None else AskRetrieved(retrieve, stores)
     with progress_bar() as on_progress:
-        run_quality(open_engine(chosen), files, chosen_modes, row_file, task, limit, on_progress).save(out)
+        engine = open_engine(chosen)
+        run_quality(engine, files, chosen_modes, row_file, task, limit, on_progress, chosen_part, asking).save(out)
     show(out, row_file.path)

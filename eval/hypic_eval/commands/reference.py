@@ -13,10 +13,10 @@ from hypic_eval.commands.options import (
     Rows,
     open_engine,
     progress_bar,
-    rows_beside,
     settings,
 )
 from hypic_eval.commands.report_results import hold_to_goals, show
+from hypic_eval.rows import rows_beside
 
 
 def run(

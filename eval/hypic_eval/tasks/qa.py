@@ -1,4 +1,4 @@
-"""Short answers from several documents: HotpotQA and data sets of its shape."""
+"""Short answers from several documents: HotpotQA, 2WikiMultihopQA, MuSiQue, TriviaQA."""
 
 from hypic_eval.metrics import exact_match, f1, rouge_l
 from hypic_eval.task import Question, Row, Task
@@ -6,7 +6,8 @@ from hypic_eval.task import Question, Row, Task
 
 def read(row: Row) -> Question:
     documents = tuple((document["title"], document["text"]) for document in row["docs"])
-    return Question(str(row["id"]), row["question"], documents, tuple(row["answers"]))
+    gold = tuple((document["title"], document["text"]) for document in row["docs"] if document.get("gold"))
+    return Question(str(row["id"]), row["question"], documents, tuple(row["answers"]), gold)
 
 
 def first_line(text: str) -> str:
@@ -16,7 +17,7 @@ def first_line(text: str) -> str:
 TASK = Task(
     name="qa",
     version=1,
-    datasets=("hotpotqa", "2wikimqa", "musique", "nq_open", "triviaqa"),
+    datasets=("hotpotqa", "2wikimqa", "musique", "triviaqa"),
     max_new_tokens=12,
     read=read,
     clean=first_line,

@@ -4,8 +4,9 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from hypic_eval.commands.options import Rows, progress_bar, rows_beside
+from hypic_eval.commands.options import Rows, progress_bar
 from hypic_eval.commands.report_results import hold_to_goals, show
+from hypic_eval.rows import rows_beside
 from typer import Option
 
 

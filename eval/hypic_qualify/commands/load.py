@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from hypic_eval.commands.options import Device, Dtype, Limit, Model, open_engine, rows_beside, settings
+from hypic_eval.commands.options import Device, Dtype, Limit, Model, open_engine, settings
 from hypic_eval.commands.report_results import hold_to_goals, show
+from hypic_eval.rows import rows_beside
 from typer import Option
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from hypic_eval.commands.options import Device, Dtype, Model, Rows, progress_bar, rows_beside, settings
+from hypic_eval.commands.options import Device, Dtype, Model, Rows, progress_bar, settings
 from hypic_eval.commands.report_results import hold_to_goals, show
+from hypic_eval.rows import rows_beside
 from typer import Option
 
 
