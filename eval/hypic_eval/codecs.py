@@ -14,9 +14,9 @@ from hypic_eval.machine import describe_machine
 from hypic_eval.measure import MeasuredQuestion, ask, measure, measured_key
 from hypic_eval.metrics import METRICS
 from hypic_eval.modes import Mode
-from hypic_eval.quality import dropped_documents
 from hypic_eval.results import ResultRow, Results, commits
 from hypic_eval.rows import RowFile, row_key
+from hypic_eval.summary import dropped_documents
 from hypic_eval.task import read_questions
 
 if TYPE_CHECKING:

@@ -1,15 +1,11 @@
 """PGR, the share of what documents are worth that a mode keeps: (score - none) / (full - none)."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hypic_eval.intervals import Estimate, interval, paired_difference
-
-Arrow = Literal["↑", "↓"]
 
 
 def gap_recovered(
@@ -31,15 +27,16 @@ def gap_recovered(
     if low is None or low <= 0:
         told = "n=1" if gap.interval is None else f"[{gap.interval[0]:.3g}, {gap.interval[1]:.3g}]"
         return f"full - none is {gap.value:.3g} {told}: documents do not help beyond noise, and there is no gap to keep"
-    ratio = partial(_ratio, sign=sign)
-    samples = [np.asarray(sample, dtype=np.float64) for sample in (values, none, full)]
-    return Estimate(float(ratio(*samples, axis=-1)), interval(samples, ratio))  # type: ignore[arg-type]
+    ours, floor, ceiling = (sign * np.asarray(sample, dtype=np.float64) for sample in (values, none, full))
+    return Estimate(float(_ratio(ours, floor, ceiling)), interval((ours, floor, ceiling), _ratio))
 
 
 def _ratio(
-    values: NDArray[np.float64], none: NDArray[np.float64], full: NDArray[np.float64], axis: int, sign: float
+    values: NDArray[np.float64], none: NDArray[np.float64], full: NDArray[np.float64], axis: int = -1
 ) -> NDArray[np.float64]:
+    """Divide the means of samples in which more is better, along ``axis``."""
     floor = none.mean(axis=axis)
-    gain, gap = sign * (values.mean(axis=axis) - floor), sign * (full.mean(axis=axis) - floor)
+    gain, gap = values.mean(axis=axis) - floor, full.mean(axis=axis) - floor
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(gap > 0, gain / gap, np.copysign(np.inf, gain))
+        ratio: NDArray[np.float64] = np.where(gap > 0, gain / gap, np.copysign(np.inf, gain))
+    return ratio

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 SEED = 20260701
 N_RESAMPLES, RESAMPLES_A_TURN = 10_000, 1_000
@@ -30,7 +29,8 @@ def mean(values: Sequence[float], seed: int = SEED) -> Estimate:
     """
     if not len(values):
         raise ValueError("the mean of no values does not exist")
-    return Estimate(float(np.mean(np.asarray(values, dtype=np.float64))), interval((values,), np.mean, seed))
+    sample = np.asarray(values, dtype=np.float64)
+    return Estimate(float(sample.mean()), interval((sample,), np.mean, seed))
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float], seed: int = SEED) -> Estimate:
@@ -41,7 +41,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], seed: 
 
 
 def interval(
-    samples: Sequence[Sequence[float]], statistic: Statistic | Any, seed: int = SEED, confidence: float = 0.95
+    samples: Sequence[ArrayLike], statistic: Statistic, seed: int = SEED, confidence: float = 0.95
 ) -> tuple[float, float] | None:
     """Resample pairs, and give the percentile interval of a statistic of them; None for fewer than two, or where a
     bound is not finite.

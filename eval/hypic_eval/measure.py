@@ -76,6 +76,7 @@ def measured_key(engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode) -
             "measure": VERSION,
             "task": [asked.task.name, asked.task.version, asked.task.max_new_tokens],
             "mode": str(mode),
+            "place": [asked.about.get("axis"), asked.about.get("x")],
             "prompt": sha256(repr([(part.kind, tuple(part.ids)) for part in asked.prompt.parts]).encode()).hexdigest(),
             "answers": asked.question.answers,
             "answer_ids": asked.answer_ids,

@@ -50,7 +50,7 @@ class Mode:
         return self.name in COMPOSE or self.name == "kv_only"
 
     def prompt(self, whole: "Prompt") -> "Prompt":
-        """What of a prompt is asked, and what of that is cacheable: all of it, but for ``none`` and ``prefix``."""
+        """Make of a prompt what is asked and cacheable: all of it, but for ``none`` and ``prefix``."""
         if self.name == "none":
             return replace(whole, parts=tuple(part for part in whole.parts if part.kind != "document"))
         return documents_live(whole) if self.name == "prefix" else whole

@@ -18,7 +18,7 @@ VERSION = 1
 class ResultRow:
     """One figure.
 
-    mode: what was measured (a mode, or a way to reach the first token).
+    mode: what was measured (a mode, a mode at a place of a sweep, or a way to reach the first token).
     arrow: "↑" if more is better, "↓" if less is.
     unit: "%", "nats", "mnats" (thousandths), "ms", "tokens", "tokens/s", "x" (times), "ratio", "relative error", or
     what is counted.

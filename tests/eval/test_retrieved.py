@@ -50,4 +50,5 @@ def test_questions_are_asked_over_the_documents_of_all_rows(few: Path, tmp_path:
     assert len(list((tmp_path / "stores").iterdir())) == 1  # made once
     told: list[Any] = [note for note in results.notes if "were among the 3 retrieved (n=2)" in note]
     assert len(told) == 1
+    assert {row.data for row in results.rows} == {"hotpotqa_few, 3 retrieved"}
     assert {row["retrieved"] for row in rows.rows.values()} == {3}
