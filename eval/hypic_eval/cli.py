@@ -9,6 +9,8 @@ from hypic_eval.commands import (
     plain_use,
     quality,
     reference,
+    report,
+    sweep,
     table,
     ttft,
 )
@@ -17,7 +19,9 @@ from hypic_rag import command_line
 START = """Start here:
   hypic-eval quality tests/data/hotpotqa_few.jsonl --limit 2     answers of every mode, scored
   hypic-eval plain-use --limit 5                                 everyday files, everyday questions, how many are right
+  hypic-eval sweep tests/data/hotpotqa_few.jsonl --axis seam     the same along one axis
   hypic-eval compare before.json results.json                    what changed beyond noise
+  hypic-eval report results.json --out report                    a page with tables and plots
   hypic-eval ttft --data tests/data/hotpotqa_few.jsonl --n 1     how soon the first token comes
   hypic-eval gpu --shape tiny --device cpu                       what is measured on a GPU, in miniature
   hypic-eval exactness --segments 1,4                            composition against a float64 recurrence
@@ -26,7 +30,7 @@ START = """Start here:
 """
 
 app = command_line.make_app(
-    (quality, plain_use, compare, ttft, gpu, codecs, exactness, reference, table, models),
+    (quality, plain_use, sweep, compare, report, ttft, gpu, codecs, exactness, reference, table, models),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "

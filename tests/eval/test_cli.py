@@ -18,7 +18,10 @@ finally:
 """
 
 
-@pytest.mark.parametrize("command", [[], ["quality"], ["reference"], ["ttft"], ["gpu"], ["codecs"], ["table"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["quality"], ["reference"], ["sweep"], ["compare"], ["report"], ["ttft"], ["gpu"], ["codecs"], ["table"]],
+)
 def test_help_loads_no_torch(command: list[str]) -> None:
     run = subprocess.run([sys.executable, "-c", NO_TORCH, *command, "--help"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -44,6 +47,10 @@ USAGE = {
     "a codec in full": ["codecs", __file__, "--mode", "full"],
     "an unknown dtype": ["quality", __file__, "--dtype", "int3"],
     "no data": ["ttft"],
+    "an unknown axis": ["sweep", __file__, "--axis", "depth"],
+    "values that are no numbers": ["sweep", __file__, "--axis", "seam", "--values", "a,b"],
+    "no such part": ["quality", __file__, "--part", "3/2"],
+    "no folder for a report": ["report", __file__],
 }
 
 
