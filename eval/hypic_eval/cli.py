@@ -18,8 +18,8 @@ from hypic_rag import command_line
 
 START = """Start here:
   hypic-eval quality tests/data/hotpotqa_few.jsonl --limit 2     answers of every mode, scored
-  hypic-eval plain-use --limit 5                                 everyday files, everyday questions, how many are right
   hypic-eval sweep tests/data/hotpotqa_few.jsonl --axis seam     the same along one axis
+  hypic-eval plain-use --limit 5                                 everyday files, everyday questions, how many are right
   hypic-eval compare before.json results.json                    what changed beyond noise
   hypic-eval report results.json --out report                    a page with tables and plots
   hypic-eval ttft --data tests/data/hotpotqa_few.jsonl --n 1     how soon the first token comes
