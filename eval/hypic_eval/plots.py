@@ -107,14 +107,15 @@ def bars(ax: "Axes", rows: Sequence[ResultRow], marks: Sequence[float] = ()) -> 
 
 
 def scatter(ax: "Axes", scores: Sequence[ResultRow], times: dict[str, ResultRow]) -> None:
-    """Draw a point a mode, with both intervals and its name."""
+    """Draw a point a mode, with both intervals, and a legend: modes that are near each other would write over names."""
     for i, row in enumerate(row for row in scores if row.mode in times):
         time = times[row.mode]
-        ax.errorbar(time.value, row.value, xerr=spread(time), yerr=spread(row), fmt="o", capsize=2, color=f"C{i % 10}")
-        ax.annotate(row.mode, (time.value, row.value), textcoords="offset points", xytext=(5, 5), fontsize=8)
+        bounds = {"xerr": spread(time), "yerr": spread(row)}
+        ax.errorbar(time.value, row.value, **bounds, fmt="o", capsize=2, color=f"C{i % 10}", label=row.mode)
     ax.set_xscale("log")
     ax.set_xlabel("time to first token, ms")
     ax.set_ylabel(label(scores[0]))
+    ax.legend(fontsize=8)
 
 
 def curves(ax: "Axes", rows: Sequence[ResultRow]) -> None:

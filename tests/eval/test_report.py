@@ -54,7 +54,9 @@ def test_points_and_intervals_are_those_of_the_rows() -> None:
 def test_score_against_time() -> None:
     ax = axes()
     scatter(ax, [ROWS[0], ROWS[2]], {"full": ROWS[1], "a<b": ROWS[4]})
-    assert {(text.get_text(), *text.xy) for text in ax.texts} == {("full", 900.0, 30.0), ("a<b", 90.0, 20.0)}
+    points, names = ax.get_legend_handles_labels()
+    drawn = {(name, *map(float, point[0].get_xydata()[0])) for name, point in zip(names, points, strict=True)}
+    assert drawn == {("full", 900.0, 30.0), ("a<b", 90.0, 20.0)}
 
 
 def test_curves_run_along_the_axis_whatever_the_order_of_rows() -> None:
