@@ -55,7 +55,7 @@ class Settings:
     )
     tenant: str = _setting("local", text, "NAME", "Whose collection; local where the server has no keys.")
     top_k: int = _setting(5, whole(1), "N", "How many chunks to retrieve.")
-    # Of these two, None is the store's own, and for a new one MiniLM, 512 of the model's tokens.
+    # Of these two, None is the store's own, and for a new one MiniLM, 128 of the model's tokens.
     embedder: str | None = _setting(None, text, "NAME", '"default", a local folder, or a hub name.')
     chunk_tokens: int | None = _setting(None, whole(64), "N", "Most tokens of a chunk.")
     # Of these three, None is the model's calibrated value, and without a calibration 8, exact, hypic.

@@ -39,6 +39,7 @@ REFUSALS = (
     "could not find",
     "do not know",
     "cannot be answered",
+    "nothing to answer from",  # the program's own words, where no passage was found
 )
 """What an answer says where the documents hold none. Anywhere else it makes the answer wrong."""
 

@@ -109,7 +109,7 @@ class Store:
     ) -> "Store":
         """Open the store in ``folder``, or make a new one for this engine and embedder.
 
-        An embedder or sizes that are None are the store's own, for a new one all-MiniLM-L6-v2, 512 and 0.
+        An embedder or sizes that are None are the store's own, for a new one all-MiniLM-L6-v2, 128 and 0.
         renew: as the method does, where the store was made with other weights of the engine's model.
         Several processes may call this at once.
         Raises StoreMismatch where the store was made otherwise, StoreDamaged where it cannot be read.

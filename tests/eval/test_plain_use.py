@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
-from hypic_eval.plain_use import DOCUMENTS, PlainQuestion, contains, read_set
+from hypic_eval.modes import parse_mode
+from hypic_eval.plain_use import DOCUMENTS, PlainQuestion, contains, read_set, run_plain_use
 
+from hypic_rag.config import Settings
+from hypic_rag.engine import Policy, SegmentEngine
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.readers import ReadFailure, read_path
 
 SET = Path(__file__).parent.parent / "data/plain_use"
+FOUND, RIGHT = 50, 20  # of 54 and of 60
 ASKED = PlainQuestion("1", "How much is it?", ("1,650", "thirty"), "lease.txt", ("1,650",))
 NONE = PlainQuestion("2", "What is the salary?", ())
 ANSWERS = {  # question, answer, whether it is right
@@ -56,6 +60,16 @@ def test_the_sets_documents_are_read_and_have_the_answers() -> None:
     assert set(texts) == {one.document for one in questions} - {""}
     for one in questions:
         assert not one.document or contains(texts[one.document], one.evidence), one
+
+
+def test_plain_questions_are_answered(default_model_folder: Path, tmp_path: Path) -> None:
+    """With all defaults, end to end. The least that is asked for is two below what was measured: others' processors
+    round otherwise. It is far from the 51 of 60 that are wanted: the default model errs with the evidence before it."""
+    engine = SegmentEngine.from_pretrained(default_model_folder, policy=Policy())
+    results = run_plain_use(engine, SET, [parse_mode("hypic")], Settings(), tmp_path / "store")
+    shares = {row.metric: row.value * row.n / 100 for row in results.rows if row.unit == "%"}
+    assert shares["evidence found"] >= FOUND, results.details
+    assert shares["right"] >= RIGHT, results.details
 
 
 BAD = {  # a line of questions.jsonl, what is said of it
