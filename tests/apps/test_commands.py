@@ -122,7 +122,7 @@ def test_an_empty_question_is_an_error(asking) -> None:
 def test_documents_beyond_the_context_are_dropped_and_told(cli, documents: Path) -> None:
     for n in range(6):
         (documents / f"long{n}.txt").write_text(f"Chapter {n} of the long book about ships. " * 50)
-    cli("ingest", documents)
+    cli("ingest", documents, "--chunk-tokens", "512")
     done = cli("ask", "What is in the long book about ships?", "--top-k", "8")
     assert done.code == 0
     assert re.search(r"^  [1-7] more did not fit the model's context and were left out$", done.out, re.M)
@@ -142,7 +142,7 @@ def test_chat_resumes_from_the_turn_before(asking) -> None:
 def test_chat_starts_anew_where_the_context_ends(cli, documents: Path) -> None:
     for n in range(6):
         (documents / f"long{n}.txt").write_text(f"Chapter {n} of the long book about ships. " * 50)
-    cli("ingest", documents)
+    cli("ingest", documents, "--chunk-tokens", "512")
     asked = "".join(f"What does chapter {n} of the long book say about {'ships ' * 100}?\n" for n in range(6))
     done = cli("chat", "--top-k", "3", stdin=asked)
     assert done.code == 0
