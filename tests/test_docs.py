@@ -28,7 +28,11 @@ NO_VERB = re.compile(  # a first word in the third person or the plural ends in 
 def test_paths_in_documents_exist(document: Path) -> None:
     named = re.findall(r"`((?:hypic_rag|kernels|apps|eval|tests|docs|scripts)/[\w./-]+)`", document.read_text("utf-8"))
     linked = re.findall(r"\]\((?!https?:)([\w./-]+)\)", document.read_text("utf-8"))
-    missing = [path for path in named if not (ROOT / path).exists()]
+    bare = re.findall(r"`([a-z_]+\.py)`", document.read_text("utf-8"))
+    tracked = {
+        path.name for folder in ("hypic_rag", "kernels", "apps", "eval") for path in (ROOT / folder).rglob("*.py")
+    }
+    missing = [path for path in named if not (ROOT / path).exists()] + sorted(set(bare) - tracked)
     missing += [path for path in linked if not (document.parent / path).exists()]
     assert not missing, missing
 

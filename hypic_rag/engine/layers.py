@@ -18,7 +18,7 @@ class LinearLayer:
 
     family: None where there is no state: a short convolution, or a token shift.
     rates: see ``families.transition``. rotary: where the layer's queries and keys are rotated. in_chunks: whether the
-    prefill kernels of ``passes.device_prefill`` can run its mixer.
+    prefill kernels of ``passes.prefill_kernels`` can run its mixer.
     """
 
     family: Family | None

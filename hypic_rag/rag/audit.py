@@ -11,8 +11,9 @@ from hypic_rag.engine import Policy, Sampling, SegmentEngine
 from hypic_rag.engine.calibration.measurement import FULL, token_kl
 from hypic_rag.errors import BadInput, HypicError
 from hypic_rag.prompt import Prompt
-from hypic_rag.rag.prompting import prompt_over
+from hypic_rag.rag.pipeline import RagPipeline, RagRequest
 from hypic_rag.rag.search import Retriever, StoreSearch
+from hypic_rag.rag.turns import Message
 from hypic_rag.retrieval.store import Store
 
 
@@ -113,13 +114,16 @@ def audit(
     if not store.counts()[1]:
         raise BadInput(f"the store {store.folder} has no documents: hypic-rag ingest PATH...")
     search = search or StoreSearch(store)
+    pipeline, sampling = RagPipeline(engine), Sampling(max_new_tokens)
     _warm_up(engine, policy)
     replays, failures = [], []
     for done, question in enumerate(questions, 1):
         try:
-            documents = [(one.title, one.text) for one in search.retrieve(question, top_k)]
-            prompt, _ = prompt_over(engine, question, documents, max_new_tokens)
-            replays.append(_replay(engine, question, prompt, policy, Sampling(max_new_tokens)))
+            ready = pipeline.prepare(
+                RagRequest((Message("user", question),), policy, sampling, max_new_tokens, top_k=top_k),
+                retriever=search,
+            )
+            replays.append(_replay(engine, question, ready.prompt, policy, sampling))
         except HypicError as error:
             failures.append(NotReplayed(question, str(error)))
         on_progress(done, len(questions))

@@ -14,9 +14,16 @@ from hypic_rag.errors import PassInterrupted
 from hypic_rag.prompt import Prompt
 
 FILES = (
-    *("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/torch.py", "/conversations.py"),
+    *("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/torch.py", "/session_cache.py"),
     *("/request.py", "engine/state.py", "/sampler.py", "/detokenizer.py"),
-    *("/assemble.py", "/segments.py", "engine/prefill.py", "cache/cache.py", "tiers/host.py", "tiers/worth.py"),
+    *(
+        "/assemble.py",
+        "/segment_manager.py",
+        "engine/prefill.py",
+        "cache/cache.py",
+        "tiers/host.py",
+        "tiers/eviction.py",
+    ),
     "<string>",  # what dataclasses generate: keys are compared and hashed there
 )
 ERRORS = (KeyboardInterrupt, SystemExit, MemoryError)

@@ -16,7 +16,10 @@ from hypic_apps.cli import options
 from hypic_rag.config import Settings, format_bytes
 from hypic_rag.paths import exists
 
-Server = Annotated[bool, Option("--server", help="The server's segments (HYPIC_HOME/server), not a store's.")]
+Server = Annotated[
+    bool,
+    Option("--server", help="Of all collections, not of one."),
+]
 Namespace = Annotated[str | None, Option("--namespace", metavar="NAME", help="Of this namespace alone.")]
 Model = Annotated[str | None, Option("--model", metavar="FINGERPRINT", help="Of models whose fingerprint begins so.")]
 OlderThan = Annotated[str | None, Option("--older-than", metavar="AGE", help="Not used for so long: 12h, 7d, 4w.")]

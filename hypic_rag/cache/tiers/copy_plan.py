@@ -18,7 +18,7 @@ from hypic_rag.cache.entry import Entry
 from hypic_rag.cache.tiers.device_tensors import DeviceTensors, PoolPlace, Tensors
 
 MAX_LENGTHS = 64  # of entries, whose tiles are kept: 0.2 MB each
-SLOT, TOKEN, MATRIX = range(3)  # numbers of a Place
+SLOT, TOKEN, MATRIX = range(3)  # numbers of a PoolPlace
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class CopyPlan:
 class _Tiles:
     """The tiles of all entries of one length. tensor: the number of a tile's tensor, counted over all
     layers; offset: where the tile begins in it; head: counted over all layers with a dense T, -1 for other
-    tensors; the rest as in Outline.
+    tensors; the rest as in CopyPlan.
 
     names: (layer, name) of the tensors. shapes: of each layer what its tensors must be. even: (n_tensors,) whether all
     of a tensor's tiles are of whole ALIGNs, in the slabs too.

@@ -14,10 +14,10 @@ MAX_REMEMBERED = 100_000  # digests no longer here, kept to say why
 class HostTier:
     """Entries by digest within ``budget`` bytes (None: unlimited). Not thread-safe: SegmentCache locks.
 
-    What is worth least (``worth.Ranking``) is dropped to make room, what is pinned never is; an entry for which no room
-    can be made is not kept.
-    arena: where copies of entries are made that are to be kept here (see ``flat.host_copy``), None: memory of their
-    own. Its blocks take a little more than ``budget``.
+    What is worth least (``eviction.Ranking``) is dropped to make room, what is pinned never is; an entry for which no
+    room can be made is not kept.
+    arena: where copies of entries are made that are to be kept here (see ``pinned_copy.host_copy``), None: memory of
+    their own. Its blocks take a little more than ``budget``.
     """
 
     def __init__(self, budget: int | None = None, arena: Arena | None = None):

@@ -1,6 +1,6 @@
 """One file a Hugging Face architecture: which modules read other tokens, and how it rotates.
 
-A file here names its ``MODEL_TYPES`` and defines ``prepare(model, layout)``, which swaps the linear mixers in place
+A file here names its ``MODEL_TYPES`` and defines ``prepare(model, cache_spec)``, which swaps the linear mixers in place
 and gives every layer that reads other tokens its slot. Adding a model: docs/adding-a-model.md.
 """
 

@@ -16,9 +16,23 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("on a CPU the kernels need TRITON_INTERPRET=1", allow_module_level=True)
 
 FILES = (
-    *("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/device.py", "/conversations.py"),
-    *("engine/state.py", "/assemble.py", "/segments.py", "/sequence_slots.py", "device/runner.py", "device/fill.py"),
-    *("device/bucket.py", "tiers/device.py", "tiers/arrivals.py", "tiers/extents.py", "tiers/slabs.py", "<string>"),
+    *("/locks.py", "engine/engine.py", "/scheduler.py", "backends/base.py", "backends/device.py", "/session_cache.py"),
+    *(
+        "engine/state.py",
+        "/assemble.py",
+        "/segment_manager.py",
+        "/sequence_slots.py",
+        "device/model_runner.py",
+        "device/prepare_inputs.py",
+    ),
+    *(
+        "device/graph_bucket.py",
+        "tiers/device.py",
+        "tiers/transfers.py",
+        "tiers/free_list.py",
+        "tiers/device_tensors.py",
+        "<string>",
+    ),
 )
 SAMPLING, POLICY = Sampling(max_new_tokens=2), Policy(seam_tokens=4)
 ASK, OTHER = (
