@@ -41,7 +41,7 @@ def test_what_is_sent_is_prefilled_and_found(api: Api, service: Service) -> None
     made = api.make()
     assert (made["object"], made["name"], made["status"], made["n_files"]) == ("collection", "notes", "ready", 0)
 
-    a, b = api.send(harbour=text("harbour"), violin=text("violin"))
+    a, b = api.send(harbour=text("harbour"), violin_care=text("violin"))
     files = [api.until("ready", a), api.until("ready", b)]
 
     for file in files:
@@ -49,7 +49,9 @@ def test_what_is_sent_is_prefilled_and_found(api: Api, service: Service) -> None
         assert file["n_chunks"] == file["n_segments"] == file["n_prefilled"] > 1
         assert file["tokens_done"] == file["tokens_total"] > 0
     [best, *_] = api.found("violin matters")
-    assert best["file_id"] == b and best["title"] == "violin" and "violin" in best["text"] and best["similarity"] > 0
+    assert (
+        best["file_id"] == b and best["title"] == "violin care" and "violin" in best["text"] and best["similarity"] > 0
+    )
     seen = api.ask("GET", "/notes").json()
     assert (seen["status"], seen["n_files"], seen["n_documents"]) == ("ready", 2, 2)
     assert seen["n_chunks"] == files[0]["n_chunks"] + files[1]["n_chunks"]

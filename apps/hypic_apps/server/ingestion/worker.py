@@ -24,7 +24,7 @@ from hypic_rag.errors import HypicError
 from hypic_rag.locks import FairLock
 from hypic_rag.retrieval import plan_documents, run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress
-from hypic_rag.retrieval.readers import SourceDocument
+from hypic_rag.retrieval.readers import SourceDocument, title_of_name
 from hypic_rag.retrieval.store import Store
 from hypic_rag.retrieval.throttle import Throttle
 
@@ -218,7 +218,7 @@ class Jobs:
 
         def documents() -> Iterator[SourceDocument]:
             for n, (title, text, metadata) in enumerate(parse_sandbox.documents(parsed), 1):
-                title = title or (Path(job.filename).stem if metadata.get("format") != "jsonl" else "")
+                title = title or (title_of_name(Path(job.filename).stem) if metadata.get("format") != "jsonl" else "")
                 metadata |= {"path": job.id, "file_id": job.id, "filename": job.filename}
                 read.add(str(n))
                 for i, part in enumerate(parts(text)):
