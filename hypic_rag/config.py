@@ -8,10 +8,11 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hypic_rag.errors import BadInput, nearest
 from hypic_rag.paths import absolute, reason, utf8
+from hypic_rag.rag.order import DEFAULT_ORDER, Order
 from hypic_rag.setting_values import (
     bounded,
     number,
@@ -55,6 +56,16 @@ class Settings:
     )
     tenant: str = _setting("local", text, "NAME", "Whose collection; local where the server has no keys.")
     top_k: int = _setting(5, whole(1), "N", "How many chunks to retrieve.")
+    order: str = _setting(
+        DEFAULT_ORDER, one_of(*get_args(Order)), "HOW", "Passages in the prompt: " + ", ".join(get_args(Order)) + "."
+    )
+    search: str = _setting("hybrid", one_of("hybrid", "dense", "lexical"), "HOW", "By vectors and words, or by one.")
+    # None: what suits the embedder, 0.35 of the default one.
+    min_similarity: float | None = _setting(
+        None, number(-1.0, 1.0), "X", "Cosine of the nearest passage below which nothing is relevant; -1 for none."
+    )
+    neighbours: int = _setting(0, whole(0), "N", "Chunks before and after each that is found to read with it.")
+    reranker: str | None = _setting(None, text, "NAME", "A cross-encoder that ranks again: a folder or a hub name.")
     # Of these two, None is the store's own, and for a new one MiniLM, 128 of the model's tokens.
     embedder: str | None = _setting(None, text, "NAME", '"default", a local folder, or a hub name.')
     chunk_tokens: int | None = _setting(None, whole(64), "N", "Most tokens of a chunk.")

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hypic_apps import ingestion, report, session
 from hypic_rag.config import Settings
 from hypic_rag.engine import Sampling
-from hypic_rag.rag import Session, StoreSearch
+from hypic_rag.rag import Order, SearchOptions, Session, StoreSearch
 from hypic_rag.retrieval import plan_ingest
 
 DATA = Path(__file__).with_name("data")
@@ -27,9 +27,17 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
         session.say(ingestion.plan_text(plan))
         if not plan.is_empty:
             session.say(ingestion.report_text(ingestion.ingest(plan, "all", ledger)))
+        options = SearchOptions.of(settings)
         policy = replace(engine.policy, mode="hypic")  # cached segments are what is shown
         for question in json.loads(QUESTIONS.read_text(encoding="utf-8")):
-            conversation = Session(engine, StoreSearch(store), policy, Sampling(MAX_ANSWER_TOKENS), settings.top_k)
+            conversation = Session(
+                engine,
+                StoreSearch(store, options),
+                policy,
+                Sampling(MAX_ANSWER_TOKENS),
+                settings.top_k,
+                order=cast(Order, settings.order),
+            )
             conversation.warm_up()
             for _ in conversation.ask(question):
                 pass

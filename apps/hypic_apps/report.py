@@ -66,9 +66,13 @@ def answer_text(fields: dict[str, Any], with_answer: bool = True) -> str:
 
 
 def _sources(answer: Answer) -> list[dict[str, Any]]:
-    """tier: host, disk, conversation, live; None where the segment was computed, for ``miss_reason``."""
+    """List them, the most similar first, whatever their order in the prompt.
+
+    tier: host, disk, conversation, live; None where the segment was computed, for ``miss_reason``.
+    """
     n_new = len(answer.sources)
     uses = answer.generation.report.segments[-n_new:] if answer.generation and n_new else ()
+    pairs = zip(answer.sources, uses, strict=True)
     return [
         {
             "title": one.title,
@@ -80,7 +84,7 @@ def _sources(answer: Answer) -> list[dict[str, Any]]:
             "tier": use.tier,
             "miss_reason": use.miss_reason,
         }
-        for one, use in zip(answer.sources, uses, strict=True)
+        for one, use in sorted(pairs, key=lambda pair: -(pair[0].similarity or 0.0))
     ]
 
 

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hypic_rag.config import Settings, home, store_folder
 from hypic_rag.errors import BadInput
@@ -96,9 +96,9 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
     Raises BadInput for a missing one."""
     if settings.store is not None:
         with open_store(settings) as (engine, store):
-            from hypic_rag.rag import StoreSearch
+            from hypic_rag.rag import SearchOptions, StoreSearch
 
-            yield engine, store, StoreSearch(store)
+            yield engine, store, StoreSearch(store, SearchOptions.of(settings))
         return
 
     from hypic_rag.collections.opening import named
@@ -111,6 +111,7 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
             )
 
         from hypic_rag.collections.search import CollectionSearch
+        from hypic_rag.rag import SearchOptions
         from hypic_rag.retrieval import Embedder, Store
 
         embedder = None if settings.embedder is None else Embedder(settings.embedder)
@@ -119,7 +120,10 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
             open_engine(settings, Store.segments_folder(collection.server)) as engine,
             _store(settings, collection.folder, engine) as store,
         ):
-            within, search = engine.within(collection.namespace), CollectionSearch(collection, store)
+            within, search = (
+                engine.within(collection.namespace),
+                CollectionSearch(collection, store, SearchOptions.of(settings)),
+            )
             try:
                 yield within, store, search
             finally:
@@ -194,7 +198,7 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
     """Open a conversation with the collection or the store."""
     with open_search(settings) as (engine, store, search):
         from hypic_rag.engine import Sampling
-        from hypic_rag.rag import Session
+        from hypic_rag.rag import Order, Session
 
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
         if not store.counts()[1]:
@@ -204,7 +208,7 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
             )
             raise BadInput(f"the {place} {name} has no documents: hypic-rag ingest PATH... --{place} {name}")
         log_to = store.folder if settings.log_questions else None
-        yield Session(engine, search, engine.policy, sampling, settings.top_k, log_to)
+        yield Session(engine, search, engine.policy, sampling, settings.top_k, log_to, cast(Order, settings.order))
 
 
 def is_there(settings: Settings) -> bool:

@@ -6,6 +6,7 @@ from hypic_rag.collections.opening import Collection
 from hypic_rag.collections.rows import searchable
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.rag import Passage, find_passages
+from hypic_rag.rag.search import DEFAULT_OPTIONS, SearchOptions
 from hypic_rag.retrieval.segments import stored_segment
 from hypic_rag.retrieval.store import Store
 
@@ -16,6 +17,7 @@ class CollectionSearch:
 
     collection: Collection
     store: Store
+    options: SearchOptions = DEFAULT_OPTIONS
     _found: set[Passage] = field(default_factory=set, init=False)
 
     @property
@@ -23,7 +25,7 @@ class CollectionSearch:
         return self.collection.namespace
 
     def retrieve(self, question: str, top_k: int) -> list[Passage]:
-        found = self._searchable(find_passages(self.store, question, top_k))
+        found = self._searchable(find_passages(self.store, question, top_k, self.options))
         self._found.update(found)
         return found
 

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from hypic_rag.lazy_import import lazy_exports
 
 if TYPE_CHECKING:
+    from hypic_rag.rag.order import DEFAULT_ORDER as DEFAULT_ORDER
+    from hypic_rag.rag.order import Order as Order
+    from hypic_rag.rag.order import arrange as arrange
     from hypic_rag.rag.passage import Passage as Passage
     from hypic_rag.rag.pipeline import NothingFound as NothingFound
     from hypic_rag.rag.pipeline import PreparedRequest as PreparedRequest
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from hypic_rag.rag.pipeline import RagRequest as RagRequest
     from hypic_rag.rag.prompting import prompt_over as prompt_over
     from hypic_rag.rag.search import Retriever as Retriever
+    from hypic_rag.rag.search import SearchOptions as SearchOptions
     from hypic_rag.rag.search import StoreSearch as StoreSearch
     from hypic_rag.rag.search import find_passages as find_passages
     from hypic_rag.rag.session import OutOfContext as OutOfContext
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
     from hypic_rag.rag.turns import Message as Message
 
 _MODULES = {
+    "DEFAULT_ORDER": "order",
+    "Order": "order",
+    "SearchOptions": "search",
+    "arrange": "order",
     "RagRequest": "pipeline",
     "Message": "turns",
     "NothingFound": "pipeline",

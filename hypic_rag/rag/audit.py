@@ -11,6 +11,7 @@ from hypic_rag.engine import Policy, Sampling, SegmentEngine
 from hypic_rag.engine.calibration.measurement import FULL, token_kl
 from hypic_rag.errors import BadInput, HypicError
 from hypic_rag.prompt import Prompt
+from hypic_rag.rag.order import DEFAULT_ORDER, Order
 from hypic_rag.rag.pipeline import RagPipeline, RagRequest
 from hypic_rag.rag.search import Retriever, StoreSearch
 from hypic_rag.rag.turns import Message
@@ -99,6 +100,7 @@ def audit(
     policy: Policy,
     *,
     top_k: int = 5,
+    order: Order = DEFAULT_ORDER,
     max_new_tokens: int = 256,
     search: Retriever | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -120,7 +122,7 @@ def audit(
     for done, question in enumerate(questions, 1):
         try:
             ready = pipeline.prepare(
-                RagRequest((Message("user", question),), policy, sampling, max_new_tokens, top_k=top_k),
+                RagRequest((Message("user", question),), policy, sampling, max_new_tokens, top_k=top_k, order=order),
                 retriever=search,
             )
             replays.append(_replay(engine, question, ready.prompt, policy, sampling))

@@ -18,3 +18,14 @@ class Passage:
     similarity: float | None = None
     id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """Where it stands, if it is a chunk."""
+        return chunk_place(self.metadata)
+
+
+def chunk_place(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the document's id and the chunk's number there; None of what is no chunk of a store."""
+    doc_id, ordinal = metadata.get("doc_id"), metadata.get("ordinal")
+    return (doc_id, ordinal) if isinstance(doc_id, str) and isinstance(ordinal, int) else None

@@ -8,6 +8,7 @@ from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
 from hypic_rag.engine.detokenizer import decoded
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Ids, Prompt
+from hypic_rag.rag.order import DEFAULT_ORDER, Order, arrange
 from hypic_rag.rag.passage import Passage
 from hypic_rag.rag.prompting import fit_first_turn, next_turn
 from hypic_rag.rag.search import Retriever
@@ -24,7 +25,8 @@ class NothingFound(BadInput):
 class RagRequest:
     """What is wanted. max_tokens: of the answer; None for ``sampling``'s, lowered to the room there is.
 
-    passages: that came with the question; none, and no retriever either make it a plain conversation.
+    passages: that came with the question, in their order; none, and no retriever either make it a plain conversation.
+    order: in which passages that were found stand in the prompt.
     """
 
     messages: tuple[Message, ...]
@@ -33,6 +35,7 @@ class RagRequest:
     max_tokens: int | None = None
     passages: tuple[Passage, ...] | None = None
     top_k: int = 5
+    order: Order = DEFAULT_ORDER
 
     @property
     def kept_for_answer(self) -> int:
@@ -84,7 +87,9 @@ class RagPipeline:
         Raises BadInput, ContextTooLong, NothingFound.
         """
         self._check_lengths(asked)
-        setting = Setting(namespace if retriever is None else retriever.namespace, asked.policy, asked.passages)
+        setting = Setting(
+            namespace if retriever is None else retriever.namespace, asked.policy, asked.passages, asked.order
+        )
         before: Turn | None = None
         if retriever is None and not asked.passages:
             turn, n_dropped = self._chat(setting, asked), 0
@@ -177,19 +182,31 @@ class RagPipeline:
                 f"{engine.context_length} tokens, {asked.kept_for_answer} are kept for the answer. Ask a shorter "
                 "question, or for a shorter answer"
             )
-        found = _found(asked, retriever, question, before)
-        ids = [self._document_ids(setting.namespace, passage) for passage in found]
+        if retriever is None:  # what an asker gives itself is taken as it is, and stays from turn to turn
+            if before is not None:
+                return Turn(form.follow_up(before.prompt, before.answer_ids, question), (), before.sources), 0
+            given = asked.passages or ()
+            ids = [self._document_ids(setting.namespace, passage) for passage in given]
+            return Turn(asking.with_documents(ids), (), given), 0
+        found = retriever.retrieve(question, asked.top_k)
+        if not found and before is None:
+            raise NothingFound("Nothing relevant was found for this question, so there is nothing to answer from.")
         told = set(before.prompt.documents) if before is not None else set()
-        if retriever is not None:  # what an asker gives itself is taken as it is
-            new = {i: passage for i, passage in zip(ids, found, strict=True) if i not in told}
-            ids, found = list(new), list(new.values())
+        new: dict[Ids, Passage] = {}
+        for passage in found:
+            if (ids_of_one := self._document_ids(setting.namespace, passage)) not in told:
+                new.setdefault(ids_of_one, passage)
+        # What has no room is what is least near, so that they are put in order only then.
         if before is None:
-            prompt, n_dropped = asking.with_documents(ids), 0
-            if retriever is not None:
-                prompt, n_dropped = fit_first_turn(engine, prompt, asked.kept_for_answer)
-            return Turn(prompt, (), tuple(found[: len(found) - n_dropped])), n_dropped
-        prompt, n_dropped = next_turn(form, before.prompt, before.answer_ids, question, ids, room)
-        return Turn(prompt, (), (*before.sources, *found[: len(found) - n_dropped])), n_dropped
+            _, n_dropped = fit_first_turn(engine, asking.with_documents(new), asked.kept_for_answer)
+        else:
+            _, n_dropped = next_turn(form, before.prompt, before.answer_ids, question, list(new), room)
+        kept = arrange(list(new.items())[: len(new) - n_dropped], asked.order, lambda pair: pair[1].place)
+        documents, sources = [ids for ids, _ in kept], tuple(passage for _, passage in kept)
+        if before is None:
+            return Turn(asking.with_documents(documents), (), sources), n_dropped
+        prompt = form.follow_up(before.prompt, before.answer_ids, question, documents)
+        return Turn(prompt, (), (*before.sources, *sources)), n_dropped
 
     def _document_ids(self, namespace: str, passage: Passage) -> Ids:
         """Tokenize a passage's segment; those of chunks are kept, as the same ones are found again and again."""
@@ -197,15 +214,6 @@ class RagPipeline:
         if len(passage.text) > KEPT_LENGTH:
             return self.engine.format.document(passage.text, title)
         return self._ids_of(namespace, passage.text, title)
-
-
-def _found(asked: RagRequest, retriever: Retriever | None, question: str, before: Turn | None) -> Sequence[Passage]:
-    if retriever is None:
-        return (asked.passages or ()) if before is None else ()
-    found = retriever.retrieve(question, asked.top_k)
-    if not found and before is None:
-        raise NothingFound("No documents were retrieved for this question, so there is nothing to answer from.")
-    return found
 
 
 def _as_turns(messages: Sequence[Message]) -> tuple[str | None, list[tuple[str, str]], str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
 from hypic_rag.errors import ContextTooLong
 from hypic_rag.prompt import Prompt
+from hypic_rag.rag.order import DEFAULT_ORDER, Order
 from hypic_rag.rag.passage import Passage
 from hypic_rag.rag.pipeline import NothingFound, RagPipeline, RagRequest
 from hypic_rag.rag.question_log import log_question
@@ -47,8 +48,9 @@ class Session:
         sampling: Sampling,
         top_k: int,
         log_to: Path | None = None,
+        order: Order = DEFAULT_ORDER,
     ):
-        self.engine, self.policy, self.sampling, self.top_k = engine, policy, sampling, top_k
+        self.engine, self.policy, self.sampling, self.top_k, self.order = engine, policy, sampling, top_k, order
         self._retriever, self._log_to = retriever, log_to
         self._pipeline = RagPipeline(engine)
         self.start_anew()
@@ -71,7 +73,7 @@ class Session:
         if self._log_to is not None and self.is_new and question.strip():
             log_question(self._log_to, question)
         try:
-            asked = RagRequest(messages, self.policy, self.sampling, n_answer, top_k=self.top_k)
+            asked = RagRequest(messages, self.policy, self.sampling, n_answer, top_k=self.top_k, order=self.order)
             ready = self._pipeline.prepare(asked, retriever=self._retriever)
         except NothingFound as nothing:
             self.last = Answer(question, str(nothing))

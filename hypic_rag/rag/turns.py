@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hypic_rag.engine import Policy
 from hypic_rag.prompt import Ids, Prompt
+from hypic_rag.rag.order import DEFAULT_ORDER, Order
 from hypic_rag.rag.passage import Passage
 
 TURN_BYTES = 64 * 1024**2
@@ -42,12 +43,13 @@ class Turn:
 class Setting:
     """What a conversation is held under: the next turn goes on from a former one only where this is the same.
 
-    documents: those that came with the request.
+    documents: those that came with the request. order: of those that are found.
     """
 
     namespace: str
     policy: Policy
     documents: tuple[Passage, ...] | None = None
+    order: Order = DEFAULT_ORDER
 
 
 class Turns:
@@ -89,5 +91,5 @@ class Turns:
 
 def _key(setting: Setting, messages: Sequence[Message]) -> tuple[str, str]:
     documents = setting.documents and [(source.title, source.text) for source in setting.documents]
-    told = [repr(setting.policy), documents, [(message.role, message.text) for message in messages]]
+    told = [repr(setting.policy), setting.order, documents, [(message.role, message.text) for message in messages]]
     return setting.namespace, hashlib.sha256(json.dumps(told).encode()).hexdigest()

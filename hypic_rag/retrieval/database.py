@@ -41,6 +41,12 @@ class StoreDatabase(SqliteFile):
             yield connection
             connection.execute("UPDATE info SET value = value + 1 WHERE name = 'generation'")
 
+    @contextlib.contextmanager
+    def deriving(self) -> Iterator[sqlite3.Connection]:
+        """As ``writing``, of what is made from the rows and changes none of them."""
+        with super().writing() as connection:
+            yield connection
+
 
 def _told(folder: Path, error: Exception) -> HypicError:
     if is_damage(error) or not isinstance(error, sqlite3.OperationalError):

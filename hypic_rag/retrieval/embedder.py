@@ -19,6 +19,9 @@ from hypic_rag.paths import REMEDY, absolute, exists, reason, utf8
 Vectors = npt.NDArray[np.float32]
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 DEFAULT_ALIASES = ("default", DEFAULT_EMBEDDER, f"sentence-transformers/{DEFAULT_EMBEDDER}")
+MIN_SIMILARITY = 0.35
+"""Of the default embedder. Of 300 questions of HotpotQA the nearest of 2,958 paragraphs had at least 0.40, and of 100
+questions about something else 37 had nothing at 0.35."""
 BATCH = 64
 MARKS = ("modules.json", "config.json")  # one of them is in every sentence-transformers or transformers folder
 # What decides a vector; the rest of a model folder (readme, other formats) does not.
@@ -41,6 +44,11 @@ class Embedder:
             self.name = str(utf8(folder.resolve()))
         else:
             self.name = given
+
+    @property
+    def min_similarity(self) -> float:
+        """Cosine to a question below which no passage is relevant; -1, which all have, where it is not known."""
+        return MIN_SIMILARITY if self.name == DEFAULT_EMBEDDER else -1.0
 
     @cached_property
     def folder(self) -> Path:

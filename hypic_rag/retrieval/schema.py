@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.paths import exists
+from hypic_rag.retrieval import lexical
 from hypic_rag.sqlite_file import DAMAGE_ERRORS, connect, connect_read_only, is_damage, what_to_do
 from hypic_rag.sqlite_rows import Columns, blob, check_rows, text, whole
 
@@ -44,6 +45,7 @@ def create(database: Path, store_id: str) -> None:
     """Make the tables in a new file."""
     with contextlib.closing(connect(database)) as connection:
         connection.executescript(f"BEGIN; {TABLES}")
+        lexical.make_whole(connection)
         connection.executemany(
             "INSERT INTO info VALUES (?, ?)",
             [("version", VERSIONS[-1]), ("store_id", store_id), ("generation", 0)],

@@ -19,11 +19,12 @@ from hypic_rag.cache.report import Miss
 from hypic_rag.cache.tiers.index_queries import EntryFilter
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.paths import exists
-from hypic_rag.retrieval import schema
+from hypic_rag.retrieval import lexical, schema
 from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS, check_sizes
 from hypic_rag.retrieval.database import FILE as SQLITE
 from hypic_rag.retrieval.database import StoreDatabase
 from hypic_rag.retrieval.embedder import Embedder
+from hypic_rag.retrieval.fusion import CANDIDATES, Method, reciprocal_rank_fusion
 from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild, opens_again
 from hypic_rag.retrieval.rows import (
     CHUNK,
@@ -82,6 +83,7 @@ class Store:
         self.embedder = embedder
         self._database = StoreDatabase(folder, manifest.store_id)
         self._index = VectorIndex(manifest.dimension)
+        self._is_lexical_prepared = False
         self._indexed = -1  # the generation that the index shows
         self._prompt_format = manifest.prompt_format  # of the engine that it is used with
         try:
@@ -199,11 +201,26 @@ class Store:
 
     # reading
 
-    def search(self, query: Vectors, k: int) -> list[Found]:
-        """Find the up to ``k`` chunks nearest to ``query`` ((dimension,) float32, length 1), the best first."""
+    def search(self, query: Vectors, k: int, question: str = "", method: Method = "hybrid") -> list[Found]:
+        """Return the up to ``k`` chunks nearest to a question, the best first.
+
+        query: (dimension,) float32 of length 1, its vector. question: its words; without any the method is dense.
+        """
+        method = method if question else "dense"
+        if method != "dense":
+            self._prepare_lexical()
         with self._database.reading() as db:
             self._refresh()
-            ids, similarities = self._index.search(query, k)
+            depth = max(k, CANDIDATES)
+            rankings = []
+            if method != "lexical":
+                rankings.append(self._index.search(query, depth)[0])
+            if method != "dense":
+                rankings.append(lexical.matches(db, question, depth))
+            ids = reciprocal_rank_fusion(rankings)[:k]
+            if not self._index.ids.issuperset(ids):
+                raise DamagedRow("words are found of chunks that are not there")
+            similarities = self._index.similarities(query, ids)
             select = f"SELECT {CHUNK} FROM chunks WHERE id IN ({','.join('?' * len(ids))})"
             chunks = {row[0]: chunk_of(row) for row in db.execute(select, ids)}
             documents = {doc_id: self.document(doc_id) for doc_id in {chunk.doc_id for chunk in chunks.values()}}
@@ -214,6 +231,34 @@ class Store:
             for i, similarity in zip(ids, similarities, strict=True)
             if (found := documents[chunks[i].doc_id]) is not None
         ]
+
+    def coverage(self, question: str, found: Sequence[Found]) -> list[float]:
+        """Return which share of the question's words, by their weight, each of these has: see lexical.py."""
+        with self._database.reading() as db:
+            shares = lexical.coverage(db, question, [one.chunk.id for one in found])
+        return [shares.get(one.chunk.id, 0.0) for one in found]
+
+    def with_neighbours(self, found: Sequence[Found], n: int, query: Vectors) -> list[Found]:
+        """Return what was found, each followed by up to ``n`` chunks before and after it in its document, once each.
+
+        query: as in ``search``, of which they get their similarity.
+        """
+        known = {one.chunk.id for one in found}
+        widened: list[Found] = []
+        with self._database.reading() as db:
+            self._refresh()
+            for one in found:
+                select = f"SELECT {CHUNK} FROM chunks WHERE doc_id = ? AND ordinal BETWEEN ? AND ? ORDER BY ordinal"
+                rows = db.execute(select, (one.chunk.doc_id, one.chunk.ordinal - n, one.chunk.ordinal + n))
+                beside = [chunk for chunk in map(chunk_of, rows.fetchall()) if chunk.id not in known]
+                known.update(chunk.id for chunk in beside)
+                similarities = self._index.similarities(query, [chunk.id for chunk in beside])
+                widened.append(one)
+                widened += [
+                    Found(chunk, one.metadata, similarity)
+                    for chunk, similarity in zip(beside, similarities, strict=True)
+                ]
+        return widened
 
     def documents(self) -> list[StoredDocument]:
         with self._database.reading() as db:
@@ -255,6 +300,16 @@ class Store:
         with self._database.reading() as db:
             query = "SELECT title, text, rendering FROM gone WHERE rendering NOT IN (SELECT rendering FROM chunks)"
             return [pair_of(row) for row in db.execute(query)]
+
+    def _prepare_lexical(self) -> None:
+        """Make the lexical index whole, once: an earlier version made none, and what is there may be damaged.
+
+        Where nothing can be written it is used as it is.
+        """
+        if not self._is_lexical_prepared:
+            with contextlib.suppress(BadInput), self._database.deriving() as db:
+                lexical.make_whole(db)
+            self._is_lexical_prepared = True
 
     # writing
 
@@ -317,6 +372,8 @@ class Store:
 
     def compact(self) -> None:
         """Take texts that were removed, and forgotten as gone, out of all of the store's files."""
+        with self._database.deriving() as db:
+            lexical.optimize(db)
         self._database.compact()
 
     def forget_gone(self, pairs: Sequence[tuple[str, str]]) -> None:

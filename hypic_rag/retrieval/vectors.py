@@ -1,6 +1,6 @@
 """Nearest vectors by cosine: a faiss index under ids of our own."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,13 @@ class VectorIndex:
             found = labels[0]
         pairs = [(int(i), float(s)) for i, s in zip(found, similarities[0], strict=True) if i >= 0]
         return [i for i, _ in pairs], [s for _, s in pairs]
+
+    def similarities(self, query: Vectors, ids: Sequence[int]) -> list[float]:
+        """Cosine similarities of ``query`` ((dimension,)) and the vectors under these ids, which have to be there."""
+        if not ids:
+            return []
+        vectors = np.stack([self._index.reconstruct(i) for i in ids])
+        return [float(similarity) for similarity in vectors @ np.asarray(query, np.float32)]
 
     def _gpus(self) -> int:
         """Count GPUs: 0 for the CPU build of faiss, which has no such function."""

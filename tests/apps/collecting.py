@@ -40,7 +40,7 @@ def make_service(folder: Path, delay: float = 0.0, **settings: Any) -> Service:
     if delay:
         embed = embedder.embed
         embedder.embed = lambda texts, *rest: (time.sleep(delay * len(texts)), embed(texts, *rest))[1]
-    values = Settings(**{"chunk_tokens": 64, "max_new_tokens": 8, **settings})
+    values = Settings(**{"chunk_tokens": 64, "max_new_tokens": 8, "min_similarity": -1.0, **settings})
     return Service(values, folder, engine, embedder, EngineLoop(engine, 8, 64))
 
 

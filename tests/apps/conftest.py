@@ -125,6 +125,7 @@ def run(home: Path, model: Path, *arguments: str | Path, stdin: str = "") -> Don
         patch.setenv("HYPIC_HOME", str(home))
         patch.setenv("HYPIC_MODEL", str(model))
         patch.setenv("HYPIC_MAX_NEW_TOKENS", "6")
+        patch.setenv("HYPIC_MIN_SIMILARITY", "-1")  # of five documents all are answered from
         patch.setattr(sys, "argv", ["hypic-rag", *map(str, arguments)])
         patch.setattr(sys, "stdin", io.StringIO(stdin))
         main()

@@ -154,6 +154,7 @@ class FakeEmbedder:
     """A bag of hashed words; ``embedded`` lists what was embedded."""
 
     dimension = 64
+    min_similarity = -1.0
 
     def __init__(self, name="fake-embedder"):
         self.name = name

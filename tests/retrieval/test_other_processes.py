@@ -57,7 +57,7 @@ USES = {
     "store counts": lambda store, cache, llm: store.counts(),
     "retriever": lambda store, cache, llm: StoreRetriever(store).retrieve(QUESTION),
     "query engine": lambda store, cache, llm: HypicQueryEngine._over(
-        StoreRetriever(store), llm, False, None, None, None).query(QUESTION),
+        StoreRetriever(store), llm, False, None, None, None, None).query(QUESTION),
     "cache contains": lambda store, cache, llm: cache.contains(llm.engine.segment_key(range(20))),
     "cache lookup": lambda store, cache, llm: cache.lookup(llm.engine.segment_key(range(20))),
     "cache discard": lambda store, cache, llm: cache.discard(["0" * 64]),
@@ -180,7 +180,7 @@ REFUSALS = {
     "llm": (lambda store, llm: llm, "HypicLLM.for_store"),
     "engine": (lambda store, llm: bare(SegmentEngine), "SegmentEngine.from_pretrained"),
     "synthesizer": (lambda store, llm: HypicSynthesizer(llm), "HypicSynthesizer"),
-    "query engine": (lambda store, llm: bare(HypicQueryEngine), "HypicQueryEngine.from_store"),
+    "query engine": (lambda store, llm: bare(HypicQueryEngine), r"HypicQueryEngine\.from_collection.*from_store"),
     "retriever": (lambda store, llm: StoreRetriever(store), "the store in"),
     "store": (lambda store, llm: store, "the store in"),
     "cache": (lambda store, llm: llm.engine.cache, "this SegmentCache"),

@@ -99,10 +99,20 @@ def test_a_store_answers_from_its_cached_segments(
     assert response.source_nodes[0].node.metadata["title"] == "harbour"
     about = response.metadata["hypic"]
     assert [use["tier"] for use in about["segments"]] == ["host", "host"]
-    assert [use["node_id"] for use in about["segments"]] == [one.node.node_id for one in response.source_nodes]
+    ids = [one.node.node_id for one in response.source_nodes]
+    assert [use["node_id"] for use in about["segments"]] == ids[::-1]  # the nearest last
     assert about["dropped"] == [] and about["report"]["n_from_cache"] == 2 and about["finish_reason"] == "stop"
     assert llm.engine.prefilled == []
     assert response.metadata[response.source_nodes[0].node.node_id]["title"] == "harbour"
+
+
+@pytest.mark.parametrize("order, step", [("nearest-first", 1), ("nearest-last", -1), (None, 1)])
+def test_nodes_stand_in_the_order_asked_for(full_store, folder, llm, embedder, order, step):
+    engine = HypicQueryEngine.from_store(folder, llm, 2, embedder=embedder, order=order)
+    ranked = [one.node.node_id for one in engine.retrieve(QueryBundle(QUESTION))]
+    response = engine.query(QUESTION)
+    assert [one.node.node_id for one in response.source_nodes] == ranked
+    assert [use["node_id"] for use in response.metadata["hypic"]["segments"]] == ranked[::step]
 
 
 @way

@@ -10,7 +10,7 @@ from hypic_apps.cli import options
 from hypic_rag.config import Settings
 
 
-@options.with_settings(*options.POLICY, "top_k", *options.SAMPLING, "log_questions", *options.PLACE)
+@options.with_settings(*options.POLICY, *options.RETRIEVAL, *options.SAMPLING, "log_questions", *options.PLACE)
 def run(
     settings: Settings,
     question: Annotated[str, Argument(help="What to ask, in quotes.")],

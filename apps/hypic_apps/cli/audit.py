@@ -10,7 +10,7 @@ from hypic_apps.cli import options
 from hypic_rag.config import Settings
 
 
-@options.with_settings(*options.POLICY, "top_k", "max_new_tokens", *options.PLACE)
+@options.with_settings(*options.POLICY, *options.RETRIEVAL, "max_new_tokens", *options.PLACE)
 def run(
     settings: Settings,
     questions: Annotated[

@@ -12,7 +12,7 @@ from hypic_rag.config import Settings
 from hypic_rag.errors import HypicError
 
 
-@options.with_settings(*options.POLICY, "top_k", *options.SAMPLING, "log_questions", *options.PLACE)
+@options.with_settings(*options.POLICY, *options.RETRIEVAL, *options.SAMPLING, "log_questions", *options.PLACE)
 def run(settings: Settings) -> None:
     """Talk with the documents, a line a turn. /new starts anew, /quit (or end of input) ends, Ctrl-C stops one."""
     from hypic_apps import session

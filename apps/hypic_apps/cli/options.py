@@ -12,6 +12,7 @@ from hypic_rag.config import FLAG, SETTINGS, Settings
 from hypic_rag.errors import BadInput
 
 POLICY = ("mode", "seam_tokens", "compose")
+RETRIEVAL = ("top_k", "order", "search", "min_similarity", "neighbours", "reranker")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 DOCUMENTS = ("store", "collection", "tenant")
 PLACE = (

@@ -20,6 +20,8 @@ from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.llm import HypicLLM
 from hypic_rag.integrations.llama_index.retriever import StoreRetriever
 from hypic_rag.integrations.llama_index.synthesizer import HypicSynthesizer
+from hypic_rag.rag.order import DEFAULT_ORDER, Order
+from hypic_rag.rag.search import DEFAULT_OPTIONS, SearchOptions, StoreSearch
 from hypic_rag.retrieval.embedder import Embedder
 from hypic_rag.retrieval.store import Store
 
@@ -41,15 +43,17 @@ class HypicQueryEngine(RetrieverQueryEngine):
         streaming: bool = False,
         *,
         system: str | None = None,
+        order: Order | None = DEFAULT_ORDER,
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
         """Make one over any LlamaIndex index. Its segments are prefilled when first asked for, or by PrefillSegments.
 
-        system: the leading text, in the place of the model's own.
+        system: the leading text, in the place of the model's own. order: of the nodes in the prompt; None for that in
+        which they come, as from a postprocessor that arranges them.
         """
         retriever = index.as_retriever(similarity_top_k=similarity_top_k)
-        return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
+        return cls._over(retriever, llm, streaming, system, order, node_postprocessors, callback_manager)
 
     @classmethod
     def from_store(
@@ -60,7 +64,9 @@ class HypicQueryEngine(RetrieverQueryEngine):
         streaming: bool = False,
         *,
         embedder: Embedder | None = None,
+        options: SearchOptions = DEFAULT_OPTIONS,
         system: str | None = None,
+        order: Order | None = DEFAULT_ORDER,
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
@@ -79,8 +85,9 @@ class HypicQueryEngine(RetrieverQueryEngine):
         except Exception:
             store.close()
             raise
-        retriever = StoreRetriever(store, similarity_top_k, callback_manager)
-        return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
+        search = StoreSearch(store, options)
+        retriever = StoreRetriever(store, similarity_top_k, callback_manager, search=search)
+        return cls._over(retriever, llm, streaming, system, order, node_postprocessors, callback_manager)
 
     @classmethod
     def from_collection(
@@ -92,7 +99,9 @@ class HypicQueryEngine(RetrieverQueryEngine):
         *,
         tenant: str = "local",
         embedder: Embedder | None = None,
+        options: SearchOptions = DEFAULT_OPTIONS,
         system: str | None = None,
+        order: Order | None = DEFAULT_ORDER,
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
@@ -111,11 +120,11 @@ class HypicQueryEngine(RetrieverQueryEngine):
             segments = Store.segments_folder(collection.server)
             if llm.engine.namespace != collection.namespace or not _has_cache(llm, segments):
                 _warn_of_another_cache(f"the collection {name}", f"HypicLLM.for_collection({name!r})")
-            search = CollectionSearch(collection, store)
+            search = CollectionSearch(collection, store, options)
             retriever = StoreRetriever(store, similarity_top_k, callback_manager, search=search)
             opened.callback(search.forget_deleted, llm.engine)
             weakref.finalize(retriever, opened.pop_all().close)  # with the last reference, or as the process ends
-        return cls._over(retriever, llm, streaming, system, node_postprocessors, callback_manager)
+        return cls._over(retriever, llm, streaming, system, order, node_postprocessors, callback_manager)
 
     def __getstate__(self) -> NoReturn:
         raise BadInput(
@@ -139,10 +148,11 @@ class HypicQueryEngine(RetrieverQueryEngine):
         llm: HypicLLM,
         streaming: bool,
         system: str | None,
+        order: Order | None,
         node_postprocessors: list[BaseNodePostprocessor] | None,
         callback_manager: CallbackManager | None,
     ) -> "HypicQueryEngine":
-        synthesizer = HypicSynthesizer(llm, streaming, system, callback_manager=callback_manager)
+        synthesizer = HypicSynthesizer(llm, streaming, system, callback_manager=callback_manager, order=order)
         return cls(
             retriever=retriever,
             response_synthesizer=synthesizer,

@@ -27,13 +27,18 @@ from hypic_rag.integrations.llama_index.events import SegmentsAssembled
 from hypic_rag.integrations.llama_index.llm import HypicLLM
 from hypic_rag.integrations.llama_index.node_text import title_and_text
 from hypic_rag.prompt import Prompt
+from hypic_rag.rag.order import Order, Place, arrange
+from hypic_rag.rag.passage import chunk_place
 
 dispatcher = get_dispatcher(__name__)
-NOTHING_RETRIEVED = "No documents were retrieved for this question, so there is nothing to answer from."
+NOTHING_RETRIEVED = "Nothing relevant was found for this question, so there is nothing to answer from."
 
 
 class HypicSynthesizer(BaseSynthesizer):
-    """Answers from nodes in the order in which they come, each as a cached segment (``title_and_text``).
+    """Answers from nodes, each as a cached segment (``title_and_text``).
+
+    order: in which the nodes stand in the prompt, if they come nearest first; None for the order in which they come.
+    A response's sources stay as they came.
 
     Use it as ``index.as_query_engine(llm=llm, response_synthesizer=HypicSynthesizer(llm))``; for a stream,
     give ``streaming=True`` to the synthesizer (LlamaIndex does not pass the query engine's on to one that
@@ -52,6 +57,7 @@ class HypicSynthesizer(BaseSynthesizer):
         system: str | None = None,
         empty_response: str = NOTHING_RETRIEVED,
         callback_manager: CallbackManager | None = None,
+        order: Order | None = None,
     ):
         if not isinstance(llm, HypicLLM):
             raise BadInput(
@@ -72,6 +78,7 @@ class HypicSynthesizer(BaseSynthesizer):
         )
         self._hypic_llm = llm
         self._system = system
+        self._order = order
 
     def __getstate__(self) -> NoReturn:
         raise BadInput(
@@ -121,11 +128,17 @@ class HypicSynthesizer(BaseSynthesizer):
         if not question.strip():
             raise BadInput("the question is empty: ask something")
         if not nodes:
-            return _Answer(question, None, (), ())
+            return _Answer(question, None, (), (), ())
         documents = [title_and_text(one.node) for one in nodes]
         prompt, n_dropped = self._hypic_llm.documents_prompt(question, documents, self._system)
         n_kept = len(nodes) - n_dropped
-        return _Answer(question, prompt, nodes[:n_kept], nodes[n_kept:])
+        kept, dropped = nodes[:n_kept], nodes[n_kept:]
+        if self._order is not None:  # what has no room is what is least near
+            arranged = arrange(kept, self._order, _place_of)
+            documents = [title_and_text(one.node) for one in arranged]
+            prompt, _ = self._hypic_llm.documents_prompt(question, documents, self._system)
+            return _Answer(question, prompt, arranged, kept, dropped)
+        return _Answer(question, prompt, kept, kept, dropped)
 
     def _respond(self, answer: "_Answer", options: dict[str, Any]) -> str | Generator[str, None, None]:
         llm, asked = self._hypic_llm, answer.messages
@@ -166,11 +179,14 @@ class _Answer:
         question: str,
         prompt: Prompt | None,
         nodes: Sequence[NodeWithScore],
+        sources: Sequence[NodeWithScore],
         dropped: Sequence[NodeWithScore],
     ):
+        """nodes: in the prompt's order; sources: the same as they came."""
         self.question = question
         self.prompt = prompt
         self.nodes = nodes
+        self.sources = sources
         self.output: str | Generator[str, None, None] | AsyncGenerator[str, None] = ""
         self.additional: Sequence[NodeWithScore] = ()
         self.messages = [ChatMessage(role=MessageRole.USER, content=question)]
@@ -181,7 +197,7 @@ class _Answer:
     @cached_property
     def response(self) -> RESPONSE_TYPE:
         """LlamaIndex's, around the output."""
-        sources = [*self.nodes, *self.additional]
+        sources = [*self.sources, *self.additional]
         if isinstance(self.output, str):
             return Response(self.output, sources, self.metadata)
         if isinstance(self.output, Generator):
@@ -232,6 +248,10 @@ class _Answer:
                 segments=segments,
             )
         )
+
+
+def _place_of(node: NodeWithScore) -> Place:
+    return chunk_place(node.node.metadata)
 
 
 def _untitled(texts: Sequence[str]) -> list[NodeWithScore]:

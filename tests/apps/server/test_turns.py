@@ -36,6 +36,9 @@ class Shelf:
             raise ApiError(404, f"there is no collection {name}", code="collection_not_found")
         return self
 
+    def is_empty(self, asked: object) -> bool:
+        return False
+
     def retrieve(self, question: str, top_k: int) -> Sequence[Passage]:
         self.asked.append(question)
         texts: list[str] = next((texts for word, texts in POOL.items() if word in question), [])
@@ -134,13 +137,13 @@ def test_a_stop_string_that_was_cut_off_is_not_read_again(server: Running) -> No
 def test_a_collection_tells_each_document_once(server: Running) -> None:
     server.service.collections = shelf = Shelf()
     first = server.chat("How many steps?", collection="shelf", top_k=2)
-    assert [one["text"] for one in first["documents"]] == POOL["steps"]
+    assert [one["text"] for one in first["documents"]] == POOL["steps"][::-1]  # the nearest last
     assert [(one["similarity"], one["file_id"], one["source"]) for one in first["documents"]] == [
-        (0.5, "file-1", "a.txt"), (0.4, "file-1", "a.txt"),
+        (0.4, "file-1", "a.txt"), (0.5, "file-1", "a.txt"),
     ]  # fmt: skip
     texts = ["How many steps?", text_of(first), "And the lamp?"]
     second = server.chat(*texts, collection="shelf", top_k=2)
-    assert [one["text"] for one in second["documents"]] == [*POOL["steps"], POOL["lamp"][1]]
+    assert [one["text"] for one in second["documents"]] == [*POOL["steps"][::-1], POOL["lamp"][1]]
     assert [one["tier"] for one in second["documents"]][:2] == ["conversation", "conversation"]
     assert [one["document"] for one in second["hypic"]["segments"] if one["kind"] == "document"] == [0, 1, 2]
     forget_all(server)
@@ -150,11 +153,42 @@ def test_a_collection_tells_each_document_once(server: Running) -> None:
     assert shelf.asked == ["How many steps?", "And the lamp?", "How many steps?", "And the lamp?"]
 
 
-def test_an_empty_collection_is_told(server: Running) -> None:
-    server.service.collections = Shelf()
-    for name, code in (("shelf", "collection_empty"), ("other", "collection_not_found")):
+def test_that_nothing_is_found_is_told_and_why(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.service.collections = shelf = Shelf()
+
+    def code(name: str) -> str:
         got = server.post("/v1/chat/completions", messages=turns("Nothing of the kind?"), collection=name)
-        assert got.json()["error"]["code"] == code
+        assert got.status_code in (400, 404)
+        return str(got.json()["error"]["code"])
+
+    assert code("shelf") == "nothing_relevant"
+    assert code("other") == "collection_not_found"
+    monkeypatch.setattr(shelf, "is_empty", lambda asked: True)
+    assert code("shelf") == "collection_empty"
+
+
+ORDERS = {"nearest-first": [0, 1], "nearest-last": [1, 0], "ends": [0, 1], None: [1, 0]}
+
+
+@pytest.mark.parametrize("order, expected", ORDERS.items())
+def test_passages_stand_in_the_order_asked_for_and_stay_there(
+    server: Running, order: str | None, expected: list[int]
+) -> None:
+    server.service.collections = Shelf()
+    fields = {"collection": "shelf", "top_k": 2, "order": order}
+    first = server.chat("How many steps?", **fields)
+    steps = [POOL["steps"][i] for i in expected]
+    assert [one["text"] for one in first["documents"]] == steps
+    second = server.chat("How many steps?", text_of(first), "And the lamp?", **fields)
+    assert [one["text"] for one in second["documents"]] == [*steps, POOL["lamp"][1]]
+    assert second["hypic"]["resumed_tokens"] > 0
+    other = server.chat("How many steps?", text_of(first), "And the lamp?", **{**fields, "order": "document"})
+    assert other["hypic"]["resumed_tokens"] == 0
+
+
+def test_an_order_that_there_is_not_is_refused(server: Running) -> None:
+    got = server.post("/v1/chat/completions", messages=turns("How many steps?"), collection="shelf", order="best")
+    assert got.status_code == 400 and "nearest-last" in got.json()["error"]["message"]
 
 
 def test_found_documents_without_room_are_left_out_and_given_ones_are_not(make_service: Callable[..., Service]) -> None:
@@ -168,7 +202,7 @@ def test_found_documents_without_room_are_left_out_and_given_ones_are_not(make_s
     with running(make_service(engine)) as server:
         server.service.collections = Long()
         found = server.chat("Which?", collection="shelf", max_tokens=60)
-        assert [one["text"] for one in found["documents"]] == long[:2]
+        assert [one["text"] for one in found["documents"]] == long[1::-1]
         assert found["hypic"]["n_dropped"] == 1
         given = server.post("/v1/chat/completions", messages=turns("Which?"), documents=long, max_tokens=60)
         assert given.json()["error"]["code"] == "context_length_exceeded"

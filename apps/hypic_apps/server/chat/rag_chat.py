@@ -25,7 +25,9 @@ def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection:
     retriever = None if collection is None else service.collections.retriever(tenant, collection)
     try:
         return service.rag.prepare(asked, tenant.namespace(), retriever)
-    except NothingFound:
+    except NothingFound as nothing:
+        if retriever is not None and not service.collections.is_empty(retriever):
+            raise ApiError(400, str(nothing), code="nothing_relevant", param="messages") from None
         raise ApiError(
             400, f"the collection {collection} has no documents yet: upload files to it, or wait until they are ready",
             code="collection_empty", param="collection",

@@ -25,7 +25,7 @@ from hypic_rag.collections.tenant import Tenant
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import BadInput, StoreMismatch
-from hypic_rag.rag import Passage, find_passages
+from hypic_rag.rag import Passage, SearchOptions, find_passages
 from hypic_rag.rag.search import checked
 from hypic_rag.retrieval import Embedder, Store
 from hypic_rag.retrieval.readers.document import clean
@@ -84,7 +84,7 @@ class Collections:
         self._folder, self._engine, self._embedder, self._loop, self._database = (
             folder, engine, embedder, loop, database
         )  # fmt: skip
-        self._metrics = metrics
+        self._metrics, self._options = metrics, SearchOptions.of(settings)
         self._stores = StorePool(engine, embedder, settings.chunk_tokens)
         self._jobs = Jobs(
             database, self._stores, engine, self.uploads, self._folder_of, ParseLimits.of(settings),
@@ -163,12 +163,19 @@ class Collections:
             return []
         try:
             with self._store(asked.folder) as store:
-                found = find_passages(store, question, top_k)
+                found = find_passages(store, question, top_k, self._options)
         except BadInput:
             if StorePool.exists(asked.folder):
                 raise
             return []  # removed meanwhile
         return rows.searchable(self._database, asked.id, found)
+
+    def is_empty(self, asked: CollectionRetriever) -> bool:
+        """Tell whether the collection has no chunks, in which anything could be found."""
+        if not StorePool.exists(asked.folder):
+            return True
+        with self._store(asked.folder) as store:
+            return store.counts()[1] == 0
 
     # files
 

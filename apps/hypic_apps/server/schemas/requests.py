@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_va
 from hypic_apps.server.errors import ApiError
 from hypic_rag.config import Settings
 from hypic_rag.engine.policy import Compose, Mode, Policy, Sampling
+from hypic_rag.rag.order import Order
 
 FAST = Field(fail_fast=True)
 """Of a list: what is wrong with the first of a million values is all that anybody is told."""
@@ -146,6 +147,7 @@ class ChatRequest(RequestBody):
     documents: Annotated[list[Given], FAST, Field(max_length=MOST_DOCUMENTS)] | None = None
     collection: str | None = None
     top_k: int | None = Field(None, ge=1, le=1000)
+    order: Order | None = None
 
 
 class CompletionRequest(RequestBody):
