@@ -10,6 +10,7 @@ from hypic_eval.commands import (
     quality,
     reference,
     report,
+    retrieval,
     sweep,
     table,
     ttft,
@@ -26,11 +27,12 @@ START = """Start here:
   hypic-eval gpu --shape tiny --device cpu                       what is measured on a GPU, in miniature
   hypic-eval exactness --segments 1,4                            composition against a float64 recurrence
   hypic-eval codecs tests/data/hotpotqa_few.jsonl --limit 2      what storing segments in 8 bits costs
+  hypic-eval retrieval tests/data/hotpotqa_few.jsonl             whether supporting paragraphs are found
   hypic-eval table results.json                                  a table of saved results
 """
 
 app = command_line.make_app(
-    (quality, plain_use, sweep, compare, report, ttft, gpu, codecs, exactness, reference, table, models),
+    (quality, plain_use, sweep, compare, report, ttft, gpu, codecs, exactness, reference, retrieval, table, models),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "

@@ -18,14 +18,14 @@ VERSION = 1
 class ResultRow:
     """One figure.
 
-    mode: what was measured (a mode, a mode at a place of a sweep, or a way to reach the first token).
-    arrow: "↑" if more is better, "↓" if less is.
-    unit: "%", "nats", "mnats" (thousandths), "ms", "tokens", "tokens/s", "x" (times), "ratio", "relative error", or
-    what is counted.
-    interval: 95% of a mean, or quartiles of a median (``settings`` say which); None where n is too small.
-    to_full: paired difference to full recompute (where codecs are compared, to codec none; runs, to the first) with its
-    interval, or None.
-    goal: what the value should reach, in the arrow's direction, or None.
+        mode: what was measured (a mode, a mode at a place of a sweep, or a way to reach the first token).
+        arrow: "↑" if more is better, "↓" if less is.
+        unit: "%", "nats", "mnats" (thousandths), "ms", "tokens", "tokens/s", "x" (times), "ratio", "relative error", or
+        what is counted.
+        interval: 95% of a mean, or quartiles of a median (``settings`` say which); None where n is too small.
+    to_full: paired difference to full recompute (of codecs to codec none, of retrieval to dense, of runs to the first)
+    with its interval, or None.
+        goal: what the value should reach, in the arrow's direction, or None.
     """
 
     task: str
