@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -98,7 +99,8 @@ def run_retrieval(
         rows += _rows(pool, embedder.name, scores, milliseconds)
     notes = [
         f"Paragraphs of all questions of a file are one store. Δ is the paired difference to {BASELINE}. Times include "
-        "embedding the question; their intervals are quartiles."
+        "embedding the question; their intervals are quartiles. OMP_WAIT_POLICY is "
+        f"{os.environ.get('OMP_WAIT_POLICY', 'not set')}."
     ]
     return Results("retrieval", describe_machine(), rows, notes)
 
