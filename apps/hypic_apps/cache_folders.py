@@ -10,7 +10,8 @@ from typing import Any
 from hypic_rag.cache.report import Miss, Problem
 from hypic_rag.cache.tiers.folder import EntryFolder
 from hypic_rag.cache.tiers.index_queries import EntryFilter, EntryInfo
-from hypic_rag.config import Settings, format_budget, format_bytes, home, store_folder
+from hypic_rag.collections import opening
+from hypic_rag.config import Settings, format_budget, format_bytes, store_folder
 from hypic_rag.errors import BadInput, StoreDamaged
 from hypic_rag.paths import exists
 from hypic_rag.sqlite_file import DAMAGE_ERRORS, what_to_do
@@ -27,7 +28,7 @@ def opened(settings: Settings, of_server: bool, create: bool = False) -> Iterato
     Raises BadInput where there is none, StoreDamaged, StoreMismatch.
     """
     store = None if of_server else settings.store
-    folder = (home() / "server" if store is None else store_folder(store)) / SEGMENTS
+    folder = (opening.server_folder() if store is None else store_folder(store)) / SEGMENTS
     if not create and not exists(folder):
         where = "no collection has any yet" if store is None else "name another --store, or none for the collections'"
         raise BadInput(f"there are no segments in {folder}: {where}")
@@ -47,9 +48,7 @@ def namespace_of(settings: Settings, of_server: bool, given: str | None) -> str 
     else (None) all. Raises BadInput."""
     if given is not None or of_server or settings.store is not None:
         return given
-    from hypic_rag.collections.opening import named
-
-    with named(settings) as collection:
+    with opening.named(settings) as collection:
         return collection.namespace
 
 

@@ -166,7 +166,7 @@ class SegmentEngine:
     @property
     def pool(self) -> "DevicePool | None":
         """The device's pools, where its kernels run this model."""
-        return getattr(self.backend, "pool", None)
+        return self.backend.pool
 
     @property
     def segments(self) -> SegmentManager:

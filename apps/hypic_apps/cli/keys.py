@@ -61,9 +61,9 @@ def revoke(key_id: Annotated[str, Argument(metavar="ID", help="As keys list show
 
 def _keys() -> "Keys":
     from hypic_apps.server.auth.keys import Keys
-    from hypic_rag.config import home
+    from hypic_rag.collections.opening import server_folder
 
-    return Keys(home() / "server")
+    return Keys(server_folder())
 
 
 def _owner(key: "Key") -> str:

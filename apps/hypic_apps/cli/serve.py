@@ -13,11 +13,11 @@ def run(settings: Settings) -> None:
     from hypic_apps.server.auth.keys import Keys
     from hypic_apps.server.observability import logs
     from hypic_rag.collections.claim import claimed, private_folder
-    from hypic_rag.config import home
+    from hypic_rag.collections.opening import server_folder
     from hypic_rag.retrieval import Embedder
 
     # What can be wrong is looked at before the model, which takes seconds to load.
-    folder, embedder = home() / "server", Embedder(settings.embedder or "default")
+    folder, embedder = server_folder(), Embedder(settings.embedder or "default")
     keys = Keys(folder)
     check_exposure(settings, keys.exist)
     keys.close()

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from hypic_rag.cache.tiers.device import DevicePool
 from hypic_rag.engine.assemble import ScheduledSequence, lay_out
 from hypic_rag.engine.outputs import Report, SegmentUse
 from hypic_rag.engine.policy import Policy
@@ -42,6 +43,11 @@ class StartedSequence(Generic[State]):
 
 class Backend(Protocol[State]):
     prefill_passes: PrefillPasses
+
+    @property
+    def pool(self) -> DevicePool | None:
+        """The pools in which entries and states stand, where they stand in a device's."""
+        ...
 
     @property
     def is_whole(self) -> bool:

@@ -22,6 +22,7 @@ Shape = tuple[SegmentManager, int, Ids]
 
 class TorchBackend:
     is_whole = True
+    pool = None  # entries stay in the tiers of the cache
 
     def __init__(self, model: Any, cache_spec: CacheSpec, conversations: SessionCache[TorchSequence]):
         self.model, self.cache_spec, self.conversations = model, cache_spec, conversations
