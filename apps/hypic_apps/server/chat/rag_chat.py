@@ -26,7 +26,7 @@ def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection:
     try:
         return service.rag.prepare(asked, tenant.namespace(), retriever)
     except NothingFound as nothing:
-        if retriever is not None and not service.collections.is_empty(retriever):
+        if retriever is not None and not retriever.is_empty:
             raise ApiError(400, str(nothing), code="nothing_relevant", param="messages") from None
         raise ApiError(
             400, f"the collection {collection} has no documents yet: upload files to it, or wait until they are ready",

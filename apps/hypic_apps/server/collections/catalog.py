@@ -1,16 +1,15 @@
-"""The collections of tenants: their files, what is found in them, and how they are removed without a trace."""
+"""The collections of tenants: their files, where they are asked, and how they are removed without a trace."""
 
-import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.collections.deletion import Removal
+from hypic_apps.server.collections.retriever import CollectionRetriever, opened
 from hypic_apps.server.collections.store_pool import StorePool
 from hypic_apps.server.errors import ApiError
 from hypic_apps.server.ingestion.parse_sandbox import ParseLimits
@@ -24,10 +23,8 @@ from hypic_rag.collections.database import FINISHED, CollectionDatabase
 from hypic_rag.collections.tenant import Tenant
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
-from hypic_rag.errors import BadInput, StoreMismatch
-from hypic_rag.rag import Passage, SearchOptions, find_passages
-from hypic_rag.rag.search import checked
-from hypic_rag.retrieval import Embedder, Store
+from hypic_rag.rag import SearchOptions
+from hypic_rag.retrieval import Embedder
 from hypic_rag.retrieval.readers.document import clean
 
 log = logging.getLogger(__name__)
@@ -47,20 +44,6 @@ HINTS = {
 class NotFound(ApiError):
     def __init__(self, kind: str, name: str):
         super().__init__(404, f"there is no {kind} {name[:80]!r}: {HINTS[kind]}", code=f"{kind}_not_found", param=kind)
-
-
-@dataclass(frozen=True)
-class CollectionRetriever:
-    """A collection to be asked. namespace: of the segments of its chunks."""
-
-    collections: "Collections"
-    id: str
-    folder: Path
-    namespace: str
-
-    def retrieve(self, question: str, top_k: int) -> list[Passage]:
-        """Return the nearest chunks, the nearest first; blocks. Raises BadInput for an empty question, ApiError."""
-        return self.collections.retrieve(self, question, top_k)
 
 
 class Collections:
@@ -155,27 +138,8 @@ class Collections:
         """Make a collection's retriever. Raises NotFound."""
         with self._database.reading() as db:
             found = str(_found(db, tenant, name)["id"])
-        return CollectionRetriever(self, found, self._folder_of(tenant.id, found), tenant.namespace(found))
-
-    def retrieve(self, asked: CollectionRetriever, question: str, top_k: int) -> list[Passage]:
-        question = checked(question, top_k)
-        if not StorePool.exists(asked.folder):
-            return []
-        try:
-            with self._store(asked.folder) as store:
-                found = find_passages(store, question, top_k, self._options)
-        except BadInput:
-            if StorePool.exists(asked.folder):
-                raise
-            return []  # removed meanwhile
-        return rows.searchable(self._database, asked.id, found)
-
-    def is_empty(self, asked: CollectionRetriever) -> bool:
-        """Tell whether the collection has no chunks, in which anything could be found."""
-        if not StorePool.exists(asked.folder):
-            return True
-        with self._store(asked.folder) as store:
-            return store.counts()[1] == 0
+        folder, namespace = self._folder_of(tenant.id, found), tenant.namespace(found)
+        return CollectionRetriever(found, folder, namespace, self._stores, self._database, self._options)
 
     # files
 
@@ -216,25 +180,12 @@ class Collections:
             row = _found_file(db, tenant, name, file_id)
         folder = self._folder_of(tenant.id, row["collection_id"])
         if StorePool.exists(folder):
-            with self._store(folder):  # refused before anything is marked, where it cannot be opened
+            with opened(self._stores, folder):  # refused before anything is marked, where it cannot be opened
                 pass
         with self._database.writing() as db:
             row = _found_file(db, tenant, name, file_id)
             db.execute("UPDATE files SET status = 'deleting' WHERE id = ?", (file_id,))
         self.removal.of_file(tenant, row["collection_id"], file_id)
-
-    @contextlib.contextmanager
-    def _store(self, folder: Path) -> Iterator[Store]:
-        """Open the store of a collection that has one already."""
-        try:
-            with self._stores.use(folder) as store:
-                yield store
-        except StoreMismatch as error:
-            raise ApiError(
-                409,
-                f"the collection was made with another model or embedder than the server has now: {error}",
-                code="collection_mismatch",
-            ) from error
 
     # rows
 
