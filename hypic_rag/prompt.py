@@ -136,7 +136,7 @@ class PromptFormat:
 
     def question(self, text: str, system: str | None = None) -> Ids:
         """Tokenize what follows the documents, under this system text."""
-        _, after, texts = self._around_documents(self._first_turns(system, _asked(text)))
+        _, after, texts = self._around_documents(self._first_turns(system, asked_question(text)))
         return self._fill(after, texts)
 
     @property
@@ -158,7 +158,7 @@ class PromptFormat:
     ) -> Prompt:
         """Build a prompt; ``documents`` are token ids made by ``document``, or pairs of title and text."""
         segments: list[Any] = [self.document(str(d[1]), d[0]) if d and isinstance(d[0], str) else d for d in documents]
-        turns = self._first_turns(system, _asked(question))
+        turns = self._first_turns(system, asked_question(question))
         before, after, texts = self._around_documents(turns)
         return replace(Prompt.build(self._fill(before, texts), segments, self._fill(after, texts)), said=_heeded(turns))
 
@@ -170,7 +170,7 @@ class PromptFormat:
         documents: Sequence[Sequence[int]] = (),
     ) -> Prompt:
         """Build the next turn of a conversation whose last prompt and answer are given."""
-        between, asking, said = self._next(prompt.said, self._user(_asked(question), documents=True))
+        between, asking, said = self._next(prompt.said, self._user(asked_question(question), documents=True))
         return replace(prompt.extend((*answer_ids, *between), documents, asking), said=said)
 
     def chat(self, messages: Sequence[tuple[str, str]]) -> Prompt:
@@ -263,7 +263,8 @@ def _document(text: str, title: str) -> str:
     return f"Document: {title}\n{text}\n\n" if title else f"Document: {text}\n\n"
 
 
-def _asked(question: str) -> str:
+def asked_question(question: str) -> str:
+    """Return the question. Raises BadInput for one of blanks."""
     if not question.strip():
         raise BadInput('the question is empty: ask something, such as "Who signed the treaty?"')
     return question

@@ -11,6 +11,7 @@ from hypic_apps import ingestion, report, session
 from hypic_rag.config import Settings
 from hypic_rag.engine import Sampling
 from hypic_rag.rag import Order, SearchOptions, Session, StoreSearch
+from hypic_rag.rag.warming import warm_up
 from hypic_rag.retrieval import plan_ingest
 
 DATA = Path(__file__).with_name("data")
@@ -38,7 +39,7 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
                 settings.top_k,
                 order=cast(Order, settings.order),
             )
-            conversation.warm_up()
+            warm_up(engine, policy)
             for _ in conversation.ask(question):
                 pass
             yield report.answer_fields(conversation.last, conversation.recompute())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hypic_rag.config import Settings, home, store_folder
 from hypic_rag.errors import BadInput
 from hypic_rag.paths import exists
+from hypic_rag.rag.unanswered import no_documents
 
 if TYPE_CHECKING:
     from hypic_rag.cache import DiskTier
@@ -105,10 +106,7 @@ def open_search(settings: Settings) -> Iterator[tuple["SegmentEngine", "Store", 
 
     with named(settings) as collection:
         if not exists(collection.folder / "store.json"):
-            raise BadInput(
-                f"the collection {collection.name} has no documents yet: hypic-rag ingest PATH... --collection "
-                f"{collection.name}, or upload files to it"
-            )
+            raise BadInput(no_documents("collection", collection.name))
 
         from hypic_rag.collections.search import CollectionSearch
         from hypic_rag.rag import SearchOptions
@@ -202,11 +200,8 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
 
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
         if not store.counts()[1]:
-            place, name = (
-                "store" if settings.store else "collection",
-                settings.store or settings.collection or "default",
-            )
-            raise BadInput(f"the {place} {name} has no documents: hypic-rag ingest PATH... --{place} {name}")
+            named_so = settings.store or settings.collection or "default"
+            raise BadInput(no_documents("store" if settings.store else "collection", named_so))
         log_to = store.folder if settings.log_questions else None
         yield Session(engine, search, engine.policy, sampling, settings.top_k, log_to, cast(Order, settings.order))
 

@@ -15,6 +15,8 @@ from hypic_rag.rag.order import DEFAULT_ORDER, Order
 from hypic_rag.rag.pipeline import RagPipeline, RagRequest
 from hypic_rag.rag.search import Retriever, StoreSearch
 from hypic_rag.rag.turns import Message
+from hypic_rag.rag.unanswered import no_documents
+from hypic_rag.rag.warming import warm_up
 from hypic_rag.retrieval.store import Store
 
 
@@ -114,10 +116,10 @@ def audit(
     if policy.mode == "full":
         raise BadInput("the policy in force is full recompute, so there is nothing to compare: give --mode hypic")
     if not store.counts()[1]:
-        raise BadInput(f"the store {store.folder} has no documents: hypic-rag ingest PATH...")
+        raise BadInput(no_documents("store", store.folder))
     search = search or StoreSearch(store)
     pipeline, sampling = RagPipeline(engine), Sampling(max_new_tokens)
-    _warm_up(engine, policy)
+    warm_up(engine, policy)
     replays, failures = [], []
     for done, question in enumerate(questions, 1):
         try:
@@ -154,10 +156,3 @@ def _replay(engine: SegmentEngine, question: str, prompt: Prompt, policy: Policy
 def _first_logprobs(engine: SegmentEngine, prompt: Prompt, policy: Policy) -> Tensor:
     """Return (vocabulary,). The first token's distribution does not depend on the answer that is scored."""
     return engine.score(prompt, prompt.token_ids[-1:], policy).first_logprobs
-
-
-def _warm_up(engine: SegmentEngine, policy: Policy) -> None:
-    """Run the first passes of the process, which set up torch; neither side should carry that."""
-    prompt = engine.format.prompt("Ready?")
-    for mode in (policy, FULL):
-        engine.generate(prompt, Sampling(1), mode)

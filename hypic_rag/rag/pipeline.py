@@ -13,6 +13,7 @@ from hypic_rag.rag.passage import Passage
 from hypic_rag.rag.prompting import fit_first_turn, next_turn
 from hypic_rag.rag.search import Retriever
 from hypic_rag.rag.turns import Message, Setting, Turn, Turns
+from hypic_rag.rag.unanswered import NOTHING_RELEVANT
 
 KEPT_LENGTH = 4096  # characters; longer documents are not chunks
 
@@ -190,7 +191,7 @@ class RagPipeline:
             return Turn(asking.with_documents(ids), (), given), 0
         found = retriever.retrieve(question, asked.top_k)
         if not found and before is None:
-            raise NothingFound("Nothing relevant was found for this question, so there is nothing to answer from.")
+            raise NothingFound(NOTHING_RELEVANT)
         told = set(before.prompt.documents) if before is not None else set()
         new: dict[Ids, Passage] = {}
         for passage in found:

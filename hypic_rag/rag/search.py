@@ -6,6 +6,7 @@ from typing import Protocol, cast
 
 from hypic_rag.config import Settings
 from hypic_rag.errors import BadInput
+from hypic_rag.prompt import asked_question
 from hypic_rag.rag.passage import Passage
 from hypic_rag.retrieval.duplicates import first_of_each
 from hypic_rag.retrieval.fusion import Method
@@ -108,10 +109,7 @@ def checked(question: str, top_k: int) -> str:
     """Return the question without what is no text. Raises BadInput where nothing is left, or ``top_k`` is below 1."""
     if top_k < 1:
         raise BadInput(f"top-k is {top_k}; give 1 or more")
-    question = clean(question).strip()
-    if not question:
-        raise BadInput('the question is empty: ask something, such as "Who signed the treaty?"')
-    return question
+    return asked_question(clean(question).strip())
 
 
 @dataclass(frozen=True)

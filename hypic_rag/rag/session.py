@@ -92,12 +92,6 @@ class Session:
                 self._pipeline.remember(ready, done)
                 self._messages = (*messages, Message("assistant", done.text))
 
-    def warm_up(self) -> None:
-        """Run the first passes of a process, which set up torch; no side of a comparison should carry that."""
-        prompt = self.engine.format.prompt("Ready?", [("", "A text to warm up with. " * 8)])
-        for policy in (self.policy, Policy(mode="full")):
-            self.engine.generate(prompt, Sampling(1), policy)
-
     def recompute(self) -> Generation | None:
         """Run the last prompt once more, in full; None where there was none."""
         if self.last.prompt is None:

@@ -19,7 +19,8 @@ from hypic_rag.integrations.llama_index.llm import HypicLLM
 from hypic_rag.integrations.llama_index.node_text import title_and_text
 from hypic_rag.integrations.llama_index.query_engine import HypicQueryEngine
 from hypic_rag.integrations.llama_index.retriever import StoreRetriever
-from hypic_rag.integrations.llama_index.synthesizer import NOTHING_RETRIEVED, HypicSynthesizer
+from hypic_rag.integrations.llama_index.synthesizer import HypicSynthesizer
+from hypic_rag.rag.unanswered import NOTHING_RELEVANT
 from hypic_rag.retrieval.ingest import plan_ingest, run_ingest
 from hypic_rag.retrieval.store import Store
 
@@ -147,7 +148,7 @@ def test_as_query_engine_with_the_llm_alone_answers_but_warns(index, llm, no_def
 def test_an_empty_store_says_that_nothing_was_retrieved(store, folder, llm, embedder, streaming, how, kind):
     engine = HypicQueryEngine.from_store(folder, llm, streaming=streaming, embedder=embedder)
     response, text = how(engine)
-    assert type(response) is kind and text == NOTHING_RETRIEVED
+    assert type(response) is kind and text == NOTHING_RELEVANT
     assert response.source_nodes == [] and embedder.embedded == []
 
 
@@ -200,7 +201,7 @@ def test_texts_without_nodes_are_segments_too(llm):
     assert llm.engine.prefilled[0] == llm.engine.format.document("One text of some length, said the captain.")
     assert asyncio.run(synthesizer.aget_response(QUESTION, ["x"])).startswith("ANSWER 1")
     assert "".join(HypicSynthesizer(llm, streaming=True).get_response(QUESTION, ["x"])).startswith("ANSWER 1")
-    assert synthesizer.get_response(QUESTION, []) == NOTHING_RETRIEVED
+    assert synthesizer.get_response(QUESTION, []) == NOTHING_RELEVANT
 
 
 def test_additional_source_nodes_are_passed_on(llm):

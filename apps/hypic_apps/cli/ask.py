@@ -31,9 +31,10 @@ def run(
 
     with session.open_conversation(settings) as conversation:
         from hypic_apps import report
+        from hypic_rag.rag.warming import warm_up
 
         if compare:
-            conversation.warm_up()
+            warm_up(conversation.engine, conversation.policy)
         for text in conversation.ask(question):
             if stream:
                 print(text, end="", flush=True)

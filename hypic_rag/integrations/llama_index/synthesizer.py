@@ -26,12 +26,12 @@ from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.events import SegmentsAssembled
 from hypic_rag.integrations.llama_index.llm import HypicLLM
 from hypic_rag.integrations.llama_index.node_text import title_and_text
-from hypic_rag.prompt import Prompt
+from hypic_rag.prompt import Prompt, asked_question
 from hypic_rag.rag.order import Order, Place, arrange
 from hypic_rag.rag.passage import chunk_place
+from hypic_rag.rag.unanswered import NOTHING_RELEVANT
 
 dispatcher = get_dispatcher(__name__)
-NOTHING_RETRIEVED = "Nothing relevant was found for this question, so there is nothing to answer from."
 
 
 class HypicSynthesizer(BaseSynthesizer):
@@ -55,7 +55,7 @@ class HypicSynthesizer(BaseSynthesizer):
         llm: HypicLLM,
         streaming: bool = False,
         system: str | None = None,
-        empty_response: str = NOTHING_RETRIEVED,
+        empty_response: str = NOTHING_RELEVANT,
         callback_manager: CallbackManager | None = None,
         order: Order | None = None,
     ):
@@ -124,9 +124,7 @@ class HypicSynthesizer(BaseSynthesizer):
         """Do nothing: there are none to update."""
 
     def _answer(self, query: QueryType, nodes: Sequence[NodeWithScore]) -> "_Answer":
-        question = query if isinstance(query, str) else query.query_str
-        if not question.strip():
-            raise BadInput("the question is empty: ask something")
+        question = asked_question(query if isinstance(query, str) else query.query_str)
         if not nodes:
             return _Answer(question, None, (), (), ())
         documents = [title_and_text(one.node) for one in nodes]

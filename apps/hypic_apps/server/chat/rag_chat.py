@@ -9,6 +9,7 @@ from hypic_apps.server.chat.engine_loop import Stream
 from hypic_apps.server.errors import ApiError, TooSlow
 from hypic_rag.engine import Generation
 from hypic_rag.rag import NothingFound, PreparedRequest, RagRequest
+from hypic_rag.rag.unanswered import no_documents
 
 if TYPE_CHECKING:
     from hypic_apps.server.app_state import Service
@@ -29,9 +30,11 @@ def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection:
         if retriever is not None and not retriever.is_empty:
             raise ApiError(400, str(nothing), code="nothing_relevant", param="messages") from None
         raise ApiError(
-            400, f"the collection {collection} has no documents yet: upload files to it, or wait until they are ready",
-            code="collection_empty", param="collection",
-        ) from None  # fmt: skip
+            400,
+            no_documents("collection", collection, "upload files to it, or wait until they are ready"),
+            code="collection_empty",
+            param="collection",
+        ) from None
 
 
 @dataclass
