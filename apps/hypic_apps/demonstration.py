@@ -8,23 +8,30 @@ from pathlib import Path
 from typing import Any, cast
 
 from hypic_apps import ingestion, report, session
+from hypic_rag.collections.ledger import Ledger
 from hypic_rag.config import Settings
-from hypic_rag.engine import Sampling
+from hypic_rag.engine import Sampling, SegmentEngine
+from hypic_rag.paths import path_text
 from hypic_rag.rag import Order, SearchOptions, Session, StoreSearch
 from hypic_rag.rag.warming import warm_up
-from hypic_rag.retrieval import plan_ingest
+from hypic_rag.retrieval.plan import IngestPlan, plan_documents
+from hypic_rag.retrieval.readers import SourceDocument, read_path
+from hypic_rag.retrieval.store import Store
 
 DATA = Path(__file__).with_name("data")
 DOCUMENTS = DATA / "hotpotqa_docs.jsonl"
 QUESTIONS = DATA / "demo_questions.json"
 MAX_ANSWER_TOKENS = 48
+SOURCE = "hypic-rag demo/hotpotqa_docs.jsonl"
+"""Where the documents are said to be from, and what their ids begin with: not the file, of which each installation has
+its own, while the collection is everybody's."""
 
 
 def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield the fields of each answer, as of ``ask --compare``. Says on stderr what is being done."""
     settings = replace(settings, store=None, collection=_collection_name(settings))
     with session.open_to_write(settings) as (engine, store, ledger):
-        plan = plan_ingest(store, engine, [DOCUMENTS], mark=ledger.mark)
+        plan = _plan(store, engine, ledger)
         session.say(ingestion.plan_text(plan))
         if not plan.is_empty:
             session.say(ingestion.report_text(ingestion.ingest(plan, "all", ledger)))
@@ -43,6 +50,19 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
             for _ in conversation.ask(question):
                 pass
             yield report.answer_fields(conversation.last, conversation.recompute())
+
+
+def _plan(store: Store, engine: SegmentEngine, ledger: Ledger) -> IngestPlan:
+    """Plan the bundled documents, in the place of those that an installation left under its own path."""
+    own_path = path_text(DOCUMENTS)
+    documents = []
+    for found in read_path(DOCUMENTS):
+        assert isinstance(found, SourceDocument)
+        doc_id = SOURCE + found.doc_id.removeprefix(own_path)
+        documents.append(ledger.mark(replace(found, doc_id=doc_id, metadata=found.metadata | {"path": SOURCE})))
+    plan = plan_documents(store, engine, documents, SOURCE)
+    former = [one for one in store.documents() if one.source != SOURCE and Path(one.source).name == DOCUMENTS.name]
+    return replace(plan, removed=(*plan.removed, *former))
 
 
 def _collection_name(settings: Settings) -> str:

@@ -67,7 +67,7 @@ class Ledger:
                     "VALUES (?, ?, ?, ?, ?, 'failed', ?) "
                     "ON CONFLICT (id) DO UPDATE SET status = 'failed', error = excluded.error "
                     "WHERE status = 'deleting'",
-                    (file_id, self._collection.id, shown, _size(file.path), int(time.time()), INTERRUPTED),
+                    (file_id, self._collection.id, shown, _size(file), int(time.time()), INTERRUPTED),
                 )
                 digests = [segment.key.digest for document in file.documents for segment in document.cold]
                 note_making(db, self._engine.namespace, file_id, digests)
@@ -131,7 +131,7 @@ def _counts(file: _File, lost: Set[str]) -> dict[str, Any]:
     missing = [segment for segment in cold if segment.key.digest in lost]
     n_segments = len({pair for document in file.documents for pair in document.chunks})
     return {
-        "bytes": _size(file.path),
+        "bytes": _size(file),
         "n_documents": len(file.documents),
         "n_chunks": sum(len(document.chunks) for document in file.documents),
         "n_segments": n_segments,
@@ -156,11 +156,12 @@ def _error(plan: IngestPlan, path: str) -> str | None:
     return f"not all could be read: {'; '.join(told)}"
 
 
-def _size(path: str) -> int:
+def _size(file: _File) -> int:
+    """Return its bytes; of what is no file, or has vanished since it was read, those of its text."""
     try:
-        return os.stat(path).st_size
-    except OSError:  # it has vanished since it was read
-        return 0
+        return os.stat(file.path).st_size
+    except (OSError, ValueError):
+        return sum(len(text.encode()) for document in file.documents for _, text in document.chunks)
 
 
 def _n_tokens(segments: Iterable[Any]) -> int:

@@ -267,3 +267,25 @@ def test_the_demo_prints_three_answers_with_their_cost(cli, tmp_path: Path, monk
     assert "to prefill" in again.err and "0 new, 0 changed" in again.err
     answers = json.loads(again.out)
     assert len(answers) == 3 and all(fields["n_from_cache"] == fields["n_segments"] > 0 for fields in answers)
+
+
+def test_the_demo_of_another_installation_finds_the_same_documents(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = demonstration.DOCUMENTS.read_text(encoding="utf-8").split("\n")[:4]
+    installed = [tmp_path / name / demonstration.DOCUMENTS.name for name in ("first", "second")]
+    for few in installed:
+        few.parent.mkdir()
+        few.write_text("\n".join(lines))
+    monkeypatch.setattr(demonstration, "DOCUMENTS", installed[0])
+    assert cli("demo").code == 0
+    (made,) = json.loads(cli("collections", "ls", "--json").out)
+    # As a former version put them there: under the path of its own installation.
+    assert cli("ingest", str(installed[0]), "--collection", made["name"]).out.startswith("4 new, ")
+    monkeypatch.setattr(demonstration, "DOCUMENTS", installed[1])
+    done = cli("demo", "--json")
+    assert done.code == 0 and "0 new, 0 changed, 4 unchanged, 4 removed; 0 segments prefilled" in done.err, done.err
+    for fields in json.loads(done.out):
+        assert fields["sources"] and all(one["doc_id"].startswith(demonstration.SOURCE) for one in fields["sources"])
+    (listed,) = json.loads(cli("collections", "ls", "--json").out)
+    assert (listed["n_documents"], listed["n_files"]) == (4, 1) and listed["n_ready"] == 1
