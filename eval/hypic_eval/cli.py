@@ -9,6 +9,7 @@ from hypic_eval.commands import (
     plain_use,
     quality,
     reference,
+    replay,
     report,
     retrieval,
     sweep,
@@ -24,6 +25,7 @@ START = """Start here:
   hypic-eval compare before.json results.json                    what changed beyond noise
   hypic-eval report results.json --out report                    a page with tables and plots
   hypic-eval ttft --data tests/data/hotpotqa_few.jsonl --n 1     how soon the first token comes
+  hypic-eval replay tests/data/hotpotqa_few.jsonl --seconds 10   which rate a server holds, by mode
   hypic-eval gpu --shape tiny --device cpu                       what is measured on a GPU, in miniature
   hypic-eval exactness --segments 1,4                            composition against a float64 recurrence
   hypic-eval codecs tests/data/hotpotqa_few.jsonl --limit 2      what storing segments in 8 bits costs
@@ -32,7 +34,22 @@ START = """Start here:
 """
 
 app = command_line.make_app(
-    (quality, plain_use, sweep, compare, report, ttft, gpu, codecs, exactness, reference, retrieval, table, models),
+    (
+        quality,
+        plain_use,
+        sweep,
+        compare,
+        report,
+        ttft,
+        replay,
+        gpu,
+        codecs,
+        exactness,
+        reference,
+        retrieval,
+        table,
+        models,
+    ),
     START,
     about="Measure hypic-rag: what answers are worth, and how soon they come.",
     epilog="Results are saved as JSON; every table is made from such a file. "

@@ -33,6 +33,8 @@ def plots_of(rows: Sequence[ResultRow]) -> list[Plot]:
     curves. What has no rows has no figure."""
     data, first = rows[0].data, rows[0].metric
     name = NO_NAME.sub("-", data)
+    if rows[0].task == "replay":
+        return replay_plots(name, rows)
     at_rest = [row for row in rows if "sweep" not in row.settings]
     scores = [row for row in at_rest if row.metric == first]
     shares = [row for row in at_rest if row.metric.startswith(PGR)]
@@ -79,6 +81,38 @@ def plots_of(rows: Sequence[ResultRow]) -> list[Plot]:
                 f"{first} of each mode where {AXES.get(axis, axis)}; bands are 95% intervals. The questions are the "
                 "same at every point.",
                 lambda ax, swept=swept: curves(ax, swept),  # type: ignore[misc]
+            )
+        )
+    return plots
+
+
+def replay_plots(name: str, rows: Sequence[ResultRow]) -> list[Plot]:
+    """Plan the figures of a replayed trace: the rate that each way holds, and its times by rate."""
+    data, limit_ms, q = rows[0].data, rows[0].settings["limit_ms"], rows[0].settings["percentile"]
+    held = [row for row in rows if row.metric == rows[0].metric]
+    plots = [
+        Plot(
+            f"{name}-held",
+            f"{data}: {rows[0].metric}",
+            "The highest rate that each way held; the line goes to the lowest that it did not hold.",
+            lambda ax: bars(ax, held),
+        )
+    ]
+    if timed := [row for row in rows if row.metric == f"first token, p{q}"]:
+
+        def draw(ax: "Axes") -> None:
+            curves(ax, timed)
+            ax.axhline(limit_ms, color="0.7", linestyle=":", linewidth=1)
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+
+        plots.append(
+            Plot(
+                f"{name}-rate",
+                f"{data}: first token, p{q}, by rate",
+                f"The time that {q}% of the requests keep, from arrival to the first token, at each rate that was "
+                "tried, in requests a second. The dotted line is the limit.",
+                draw,
             )
         )
     return plots

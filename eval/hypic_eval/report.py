@@ -64,12 +64,12 @@ class Section:
 def write_report(files: Sequence[Path], out: Path) -> Path:
     """Write ``out``/index.html and its figures, from files of results, and return the page's path.
 
-    Raises BadInput for files of other commands than quality and sweep, or where nothing can be written.
+    Raises BadInput for files of other commands than quality, sweep and replay, or where nothing can be written.
     """
     loaded = [Results.load(path) for path in files]
     for path, results in zip(files, loaded, strict=True):
-        if results.kind not in ("quality", "sweep"):
-            raise BadInput(f"{path} holds results of {results.kind}; a report is made of quality and sweep")
+        if results.kind not in ("quality", "sweep", "replay"):
+            raise BadInput(f"{path} holds results of {results.kind}; a report is made of quality, sweep and replay")
     refuse_two_of_a_set(files, loaded)
     rows = [row for results in loaded for row in results.rows]
     sections = [section(list(some)) for _, some in groupby(sorted(rows, key=group), key=group)]
@@ -98,7 +98,7 @@ def refuse_two_of_a_set(files: Sequence[Path], loaded: Sequence[Results]) -> Non
     """Raise BadInput where two runs, sweeps apart, would share a table."""
     seen: dict[tuple[str, str, str], Path] = {}
     for path, results in zip(files, loaded, strict=True):
-        for one in {group(row) for row in results.rows if results.kind == "quality"}:
+        for one in {group(row) for row in results.rows if results.kind != "sweep"}:
             if seen.setdefault(one, path) is not path:
                 raise BadInput(
                     f"{path} measured {one[0]} of {one[2]}, as {seen[one].name} did: hypic-eval compare tells what "

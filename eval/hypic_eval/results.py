@@ -22,7 +22,8 @@ class ResultRow:
         arrow: "↑" if more is better, "↓" if less is.
         unit: "%", "nats", "mnats" (thousandths), "ms", "tokens", "tokens/s", "x" (times), "ratio", "relative error", or
         what is counted.
-        interval: 95% of a mean, or quartiles of a median (``settings`` say which); None where n is too small.
+        interval: 95% of a mean, quartiles of a median, or what is held and what is not (``settings`` say which); None
+        where n is too small.
     to_full: paired difference to full recompute (of codecs to codec none, of retrieval to dense, of runs to the first)
     with its interval, or None.
         goal: what the value should reach, in the arrow's direction, or None.

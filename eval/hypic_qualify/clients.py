@@ -1,4 +1,4 @@
-"""Many connections to a server at once, each asking one question after the other."""
+"""Many requests to a server at once: connections that each ask one question after the other, or arrivals in time."""
 
 import asyncio
 import json
@@ -57,13 +57,48 @@ def put_under_load(
 
 def one_by_one(url: str, questions: Sequence[str], key: str = "", **fields: Any) -> Load:
     """Ask each question once, with nothing else under way."""
+    return in_turn(url, [chat_body(question, stream=True, **fields) for question in questions], key)
+
+
+def in_turn(url: str, bodies: Sequence[dict[str, Any]], key: str = "") -> Load:
+    """Send each body, of a streamed chat, once the answer to the one before it is whole."""
 
     async def ask() -> Load:
         load = Load(1, 0.0)
         async with httpx.AsyncClient(base_url=url, headers=_headers(key), timeout=ANSWER_SECONDS) as http:
-            for question in questions:
-                while (pause := await _ask(http, load, 0.0, chat_body(question, stream=True, **fields))) is not None:
+            for body in bodies:
+                while (pause := await _ask(http, load, 0.0, body)) is not None:
                     await asyncio.sleep(pause)
+        return load
+
+    return asyncio.run(ask())
+
+
+def at_times(url: str, bodies: Sequence[dict[str, Any]], times: Sequence[float], key: str = "") -> Load:
+    """Send each body, of a streamed chat, at its time, whatever has become of those before it. What is refused is not
+    sent again. Block until the last answer has come.
+
+    times: seconds from the start, ascending.
+    """
+
+    async def ask() -> Load:
+        load = Load(len(bodies), times[-1])
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        n_open = 0
+
+        async def one(body: dict[str, Any], at: float) -> None:
+            nonlocal n_open
+            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+            n_open += 1
+            load.most_open = max(load.most_open, n_open)
+            await _ask(http, load, began, body)
+            n_open -= 1
+
+        async with httpx.AsyncClient(
+            base_url=url, headers=_headers(key), limits=limits, timeout=ANSWER_SECONDS
+        ) as http:
+            began = time.monotonic()
+            await asyncio.gather(*(one(body, at) for body, at in zip(bodies, times, strict=True)))
         return load
 
     return asyncio.run(ask())

@@ -20,8 +20,11 @@ finally:
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["quality"], ["reference"], ["sweep"], ["compare"], ["report"], ["ttft"], ["gpu"], ["codecs"], ["table"]],
-)
+    [
+        [], ["quality"], ["reference"], ["sweep"], ["compare"], ["report"], ["ttft"], ["replay"], ["gpu"], ["codecs"],
+        ["table"],
+    ],
+)  # fmt: skip
 def test_help_loads_no_torch(command: list[str]) -> None:
     run = subprocess.run([sys.executable, "-c", NO_TORCH, *command, "--help"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -49,6 +52,8 @@ USAGE = {
     "no data": ["ttft"],
     "an unknown axis": ["sweep", __file__, "--axis", "depth"],
     "values that are no numbers": ["sweep", __file__, "--axis", "seam", "--values", "a,b"],
+    "an unknown way to replay": ["replay", __file__, "--modes", "last_state"],
+    "unknown arrivals": ["replay", __file__, "--arrivals", "uniform"],
     "no such part": ["quality", __file__, "--part", "3/2"],
     "no folder for a report": ["report", __file__],
 }

@@ -115,5 +115,5 @@ def test_two_runs_of_a_set_are_compared_instead(tmp_path: Path) -> None:
 
 def test_other_results_are_refused(tmp_path: Path) -> None:
     Results("ttft", {}, []).save(tmp_path / "r.json")
-    with pytest.raises(BadInput, match="results of ttft; a report is made of quality and sweep"):
+    with pytest.raises(BadInput, match="results of ttft; a report is made of quality, sweep and replay"):
         write_report([tmp_path / "r.json"], tmp_path / "out")
