@@ -38,6 +38,7 @@ class MeasuredQuestion:
 
     answer_ids: the first right answer and the token that closes it; the NLL is the mean over all of them.
     about: what else its rows tell: what was retrieved, where a sweep has it.
+    refusal: what the product answers without asking the model, as nothing was found; "" where it asks.
     """
 
     task: Task
@@ -46,6 +47,7 @@ class MeasuredQuestion:
     n_dropped: int
     answer_ids: tuple[int, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
+    refusal: str = ""
 
 
 def ask(engine: "SegmentEngine", task: Task, question: Question) -> MeasuredQuestion:
@@ -83,6 +85,7 @@ def measured_key(engine: "SegmentEngine", asked: MeasuredQuestion, mode: Mode) -
             "id": asked.question.id,
             "model": engine.fingerprint,
             "entry": entry,
+            **({"refusal": asked.refusal} if asked.refusal else {}),
         }
     )
 
@@ -146,7 +149,7 @@ def measure(
     score = reading.score(prompt, asked.answer_ids, policy=policy)
     first = logprobs(score)
     second_best, best = np.partition(first, -2)[-2:]
-    answer = asked.task.clean(generation.text)
+    answer = asked.task.clean(generation.text if mode == NONE else asked.refusal or generation.text)
     row = {
         "task": asked.task.name,
         "id": asked.question.id,

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hypic_eval.intervals import N_RESAMPLES, SEED, mean, paired_difference
 from hypic_eval.machine import commit, describe_machine
 from hypic_eval.modes import FULL, Mode
 from hypic_eval.results import ResultRow, Results
+from hypic_eval.retrieved import searching
 from hypic_eval.task import read_rows
 from hypic_rag.errors import BadInput
 
@@ -128,11 +129,12 @@ def answer_all(
 ) -> Iterator[PlainAnswer]:
     """Ask each question on its own, as ``hypic-rag ask`` does."""
     from hypic_rag.engine import Sampling
-    from hypic_rag.rag import Session, StoreSearch
+    from hypic_rag.rag import Order, SearchOptions, Session, StoreSearch
 
     sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
+    search, order = StoreSearch(store, SearchOptions.of(settings)), cast(Order, settings.order)
     for question in questions:
-        session = Session(engine, StoreSearch(store), mode.policy, sampling, settings.top_k)
+        session = Session(engine, search, mode.policy, sampling, settings.top_k, order=order)
         for _ in session.ask(question.text):
             pass
         last, done = session.last, session.last.generation
@@ -169,8 +171,8 @@ def run_plain_use(
         "fingerprint": engine.fingerprint,
         "n_documents": n_documents,
         "n_chunks": n_chunks,
+        **searching(settings),
         "chunk_tokens": store.manifest.chunk_tokens,
-        "top_k": settings.top_k,
         "max_new_tokens": settings.max_new_tokens,
         "interval": f"95% bootstrap over questions, {N_RESAMPLES} resamples, seed {SEED}",
     }

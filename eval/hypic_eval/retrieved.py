@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from hypic_eval.measure import MeasuredQuestion, right_answer
 from hypic_eval.task import Question, Task, read_questions
+from hypic_rag.config import Settings
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine
@@ -15,34 +16,51 @@ if TYPE_CHECKING:
     from hypic_rag.retrieval.store import Store
 
 
-class AskRetrieved:
-    """Questions over the ``top_k`` passages that a store finds for each, as ``hypic-rag ask`` would ask them."""
+SEARCHING = ("top_k", "order", "search", "min_similarity", "neighbours", "reranker", "chunk_tokens")
+"""The settings that decide what a question is answered from; all of them are ``hypic-rag ask``'s and ``ingest``'s."""
 
-    def __init__(self, top_k: int, folder: Path | None = None):
-        """folder: where the stores are kept, one a file; None: HYPIC_HOME/evaluation."""
-        self.top_k, self.folder = top_k, folder
+
+class AskRetrieved:
+    """Questions over the passages that a store finds for each, as ``hypic-rag ask`` would ask them."""
+
+    def __init__(self, settings: Settings, folder: Path | None = None):
+        """settings: those of SEARCHING count. folder: where the stores are kept, one a file and size of chunks; None:
+        HYPIC_HOME/evaluation."""
+        self.settings, self.folder = settings, folder
 
     def __call__(
         self, engine: "SegmentEngine", path: Path, task: Task, questions: Sequence[Question]
     ) -> list[MeasuredQuestion]:
         """Ask over what is found among the documents of every row of the file, asked or not."""
         from hypic_rag.config import home
-        from hypic_rag.rag import RagPipeline, StoreSearch
+        from hypic_rag.rag import RagPipeline, SearchOptions, StoreSearch
+        from hypic_rag.retrieval.chunking import DEFAULT_CHUNK_TOKENS
 
         _, everyone = read_questions(path, task.name)
-        folder = (self.folder or home() / "evaluation") / f"{path.stem}-{digest_of(engine, everyone)}"
-        with pooled(engine, folder, everyone) as store:
-            pipeline, search = RagPipeline(engine), StoreSearch(store)
-            return [ask_retrieved(pipeline, search, task, question, self.top_k) for question in questions]
+        chunk_tokens = self.settings.chunk_tokens or DEFAULT_CHUNK_TOKENS
+        folder = (self.folder or home() / "evaluation") / f"{path.stem}-{digest_of(engine, everyone, chunk_tokens)}"
+        with pooled(engine, folder, everyone, chunk_tokens) as store:
+            pipeline, search = RagPipeline(engine), StoreSearch(store, SearchOptions.of(self.settings))
+            return [ask_retrieved(pipeline, search, task, question, self.settings) for question in questions]
 
 
-def digest_of(engine: "SegmentEngine", questions: Iterable[Question]) -> str:
-    """Name a pool of documents and the model whose tokens its chunks are measured in."""
-    texts = [engine.fingerprint, engine.format.version, *(repr(question.documents) for question in questions)]
+def searching(settings: Settings) -> dict[str, Any]:
+    """Name what decides which passages a question is answered from, for the figures made of it."""
+    return {name: getattr(settings, name) for name in SEARCHING}
+
+
+def digest_of(engine: "SegmentEngine", questions: Iterable[Question], chunk_tokens: int) -> str:
+    """Name a pool of documents, the most tokens of its chunks, and the model whose tokens these are."""
+    texts = [
+        engine.fingerprint,
+        engine.format.version,
+        str(chunk_tokens),
+        *(repr(question.documents) for question in questions),
+    ]
     return sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
-def pooled(engine: "SegmentEngine", folder: Path, questions: Iterable[Question]) -> "Store":
+def pooled(engine: "SegmentEngine", folder: Path, questions: Iterable[Question], chunk_tokens: int) -> "Store":
     """Open the store with the documents of all questions, each once; a new one is made, and an unfinished one ended.
 
     Segments are made when they are asked for, as everywhere in an evaluation.
@@ -58,7 +76,7 @@ def pooled(engine: "SegmentEngine", folder: Path, questions: Iterable[Question])
         SourceDocument(sha256(repr(document).encode()).hexdigest(), document[0], document[1], about)
         for document in documents
     ]
-    store = Store.create_or_open(folder, engine)
+    store = Store.create_or_open(folder, engine, chunk_tokens=chunk_tokens)
     try:
         if len(store.documents()) < len(given):
             run_ingest(plan_documents(store, engine, given, source), prefill="none")
@@ -69,20 +87,35 @@ def pooled(engine: "SegmentEngine", folder: Path, questions: Iterable[Question])
 
 
 def ask_retrieved(
-    pipeline: "RagPipeline", search: "Retriever", task: Task, question: Question, top_k: int
+    pipeline: "RagPipeline", search: "Retriever", task: Task, question: Question, settings: Settings
 ) -> MeasuredQuestion:
     """Build the prompt over the passages found, with room for the answer. Its rows tell ``gold_found``, the share of
-    the documents that the answer is in among them; None where the data set tells of none."""
+    the documents that the answer is in among them; None where the data set tells of none.
+
+    Where nothing relevant is found the product says so without asking the model, and that is the answer.
+    """
     from hypic_rag.engine import Sampling
-    from hypic_rag.rag import Message, RagRequest
+    from hypic_rag.rag import Message, NothingFound, Order, RagRequest
 
     engine = pipeline.engine
     answer_ids = right_answer(engine, question)
     n_answer = max(task.max_new_tokens, len(answer_ids))
-    sampling = Sampling(max_new_tokens=n_answer)
-    request = RagRequest((Message("user", question.text),), engine.policy, sampling, n_answer, top_k=top_k)
-    ready = pipeline.prepare(request, retriever=search)
-    about = {"retrieved": top_k, "gold_found": gold_found(question, ready.sources)}
+    request = RagRequest(
+        (Message("user", question.text),),
+        engine.policy,
+        Sampling(max_new_tokens=n_answer),
+        n_answer,
+        top_k=settings.top_k,
+        order=cast(Order, settings.order),
+    )
+    about = {"retrieved": settings.top_k, "searching": searching(settings)}
+    try:
+        ready = pipeline.prepare(request, retriever=search)
+    except NothingFound as nothing:
+        about["gold_found"] = gold_found(question, ())
+        prompt = engine.format.prompt(question.text)
+        return MeasuredQuestion(task, replace(question, documents=()), prompt, 0, answer_ids, about, str(nothing))
+    about["gold_found"] = gold_found(question, ready.sources)
     found = tuple((source.title, source.text) for source in ready.sources)
     return MeasuredQuestion(task, replace(question, documents=found), ready.prompt, ready.n_dropped, answer_ids, about)
 

@@ -28,6 +28,8 @@ def summarise(
         "max_new_tokens": task.max_new_tokens,
         "interval": HOW,
     }
+    if (searching := asked[0].about.get("searching")) is not None:
+        settings["searching"] = searching
     result: list[ResultRow] = []
     notes: list[str] = []
     for mode, rows in measured.items():
@@ -107,9 +109,11 @@ def gold_note(data: str, asked: Sequence[MeasuredQuestion]) -> list[str]:
         return []
     found = mean(shares)
     within = "" if found.interval is None else f" [{100 * found.interval[0]:.1f}, {100 * found.interval[1]:.1f}]"
+    n_refused = sum(bool(one.refusal) for one in asked)
+    refused = f" For {n_refused} questions nothing relevant was found, and that was the answer." if n_refused else ""
     return [
         f"{data}: of the documents with the answer, {100 * found.value:.1f}%{within} were among the "
-        f"{asked[0].about['retrieved']} retrieved (n={len(shares)})."
+        f"{asked[0].about['retrieved']} retrieved (n={len(shares)}).{refused}"
     ]
 
 

@@ -1,5 +1,6 @@
 """The set of plain questions fits its documents, and answers are told right from wrong."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypic_rag.config import Settings
 from hypic_rag.engine import Policy, SegmentEngine
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.readers import ReadFailure, read_path
+
+sys.path.append(str(Path(__file__).parents[1] / "engine"))  # tiny
 
 SET = Path(__file__).parent.parent / "data/plain_use"
 FOUND, RIGHT = 50, 20  # of 54 and of 60
@@ -70,6 +73,24 @@ def test_plain_questions_are_answered(default_model_folder: Path, tmp_path: Path
     shares = {row.metric: row.value * row.n / 100 for row in results.rows if row.unit == "%"}
     assert shares["evidence found"] >= FOUND, results.details
     assert shares["right"] >= RIGHT, results.details
+
+
+@pytest.mark.parametrize("order, rank", [("nearest-first", 1), ("nearest-last", 3)])
+def test_questions_are_answered_by_the_settings(tmp_path: Path, order: str, rank: int) -> None:
+    import tiny
+
+    (tmp_path / DOCUMENTS).mkdir()
+    for name, text in {"a": "The ferry leaves at nine.", "b": "The harbour is deep.", "c": "A lake has fish."}.items():
+        (tmp_path / DOCUMENTS / f"{name}.txt").write_text(text)
+    (tmp_path / "questions.jsonl").write_text(
+        '{"id": 1, "question": "When leaves the ferry?", "answers": ["nine"], "document": "a.txt"}'
+    )
+    settings = Settings(top_k=3, order=order, min_similarity=-1.0, search="dense", max_new_tokens=2)
+    modes = [parse_mode("full")]
+    results = run_plain_use(tiny.engine("qwen3_5_text"), tmp_path, modes, settings, tmp_path / "store")
+    [told] = results.details
+    assert (told["passages"], told["evidence"]) == (3, rank)
+    assert results.rows[0].settings["order"] == order and results.rows[0].settings["search"] == "dense"
 
 
 BAD = {  # a line of questions.jsonl, what is said of it

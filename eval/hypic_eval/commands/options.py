@@ -19,6 +19,13 @@ Device = Annotated[str | None, Option("--device", help=SETTINGS["device"]["help"
 Dtype = Annotated[str | None, Option("--dtype", help=SETTINGS["dtype"]["help"])]
 Limit = Annotated[int | None, Option("--limit", min=1, help="Only the first questions of a file.")]
 Rows = Annotated[Path | None, Option("--rows", help="Measured rows, to go on from. Default: beside --out.")]
+# What decides the passages that a question is answered from; beside it --top-k, or --retrieve.
+Order = Annotated[str | None, Option("--order", help=SETTINGS["order"]["help"])]
+Search = Annotated[str | None, Option("--search", help=SETTINGS["search"]["help"])]
+MinSimilarity = Annotated[str | None, Option("--min-similarity", help=SETTINGS["min_similarity"]["help"])]
+Neighbours = Annotated[str | None, Option("--neighbours", help=SETTINGS["neighbours"]["help"])]
+Reranker = Annotated[str | None, Option("--reranker", help=SETTINGS["reranker"]["help"])]
+ChunkTokens = Annotated[str | None, Option("--chunk-tokens", help=SETTINGS["chunk_tokens"]["help"])]
 
 Part = Annotated[
     str | None, Option("--part", help="Only a part of the questions: 2/4 is every fourth from the second.")
@@ -34,10 +41,10 @@ def parse_part(text: str | None) -> tuple[int, int]:
     return part
 
 
-def settings(model: str | None, device: str | None, dtype: str | None) -> Settings:
-    """Load the settings with these flags on top. A wrong value is bad usage (exit code 2)."""
+def settings(model: str | None, device: str | None, dtype: str | None, **others: object) -> Settings:
+    """Load the settings with these flags on top; None: not given. A wrong value is bad usage (exit code 2)."""
     try:
-        return Settings.load({"model": model, "device": device, "dtype": dtype})
+        return Settings.load({"model": model, "device": device, "dtype": dtype, **others})
     except BadInput as error:
         raise BadParameter(str(error)) from error
 

@@ -7,9 +7,23 @@ from typing import Annotated
 import typer
 from typer import Argument, BadParameter, Option
 
-from hypic_eval.commands.options import Device, Dtype, Limit, Model, open_engine, settings
+from hypic_eval.commands.options import (
+    ChunkTokens,
+    Device,
+    Dtype,
+    Limit,
+    MinSimilarity,
+    Model,
+    Neighbours,
+    Order,
+    Reranker,
+    Search,
+    open_engine,
+    settings,
+)
 from hypic_eval.commands.report_results import show
 from hypic_eval.modes import parse_modes
+from hypic_rag.config import SETTINGS
 from hypic_rag.errors import BadInput
 
 BUNDLED = Path("tests/data/plain_use")
@@ -19,12 +33,19 @@ def run(
     folder: Annotated[Path, Argument(exists=True, file_okay=False, help="documents/ and questions.jsonl.")] = BUNDLED,
     modes: Annotated[str, Option("--mode", help="full; hypic, last_state, add with a seam.")] = "hypic,full",
     limit: Limit = None,
+    top_k: Annotated[str | None, Option("--top-k", help=SETTINGS["top_k"]["help"])] = None,
+    order: Order = None,
+    search: Search = None,
+    min_similarity: MinSimilarity = None,
+    neighbours: Neighbours = None,
+    reranker: Reranker = None,
+    chunk_tokens: ChunkTokens = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("plain_use.json"),
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """Ingest a folder and ask questions about it with the settings' defaults, as ingest and ask do, and count.
+    """Ingest a folder and ask questions about it as ingest and ask do, by the same settings, and count.
 
     An answer is right where an accepted one stands in it, word by word; for a question that the documents do not
     answer, where it says so. Evidence is found where a passage of the right file has it.
@@ -33,7 +54,18 @@ def run(
         chosen_modes = parse_modes(modes)
     except BadInput as error:
         raise BadParameter(str(error), param_hint="--mode") from error
-    chosen = settings(model, device, dtype)
+    chosen = settings(
+        model,
+        device,
+        dtype,
+        top_k=top_k,
+        order=order,
+        search=search,
+        min_similarity=min_similarity,
+        neighbours=neighbours,
+        reranker=reranker,
+        chunk_tokens=chunk_tokens,
+    )
 
     from hypic_eval.plain_use import PlainAnswer, run_plain_use
 

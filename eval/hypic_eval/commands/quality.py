@@ -6,12 +6,18 @@ from typing import Annotated
 from typer import Argument, BadParameter, Option
 
 from hypic_eval.commands.options import (
+    ChunkTokens,
     Device,
     Dtype,
     Limit,
+    MinSimilarity,
     Model,
+    Neighbours,
+    Order,
     Part,
+    Reranker,
     Rows,
+    Search,
     open_engine,
     parse_part,
     progress_bar,
@@ -44,6 +50,12 @@ def run(
     stores: Annotated[
         Path | None, Option("--stores", file_okay=False, help="Where those are kept. Default: HYPIC_HOME/evaluation.")
     ] = None,
+    order: Order = None,
+    search: Search = None,
+    min_similarity: MinSimilarity = None,
+    neighbours: Neighbours = None,
+    reranker: Reranker = None,
+    chunk_tokens: ChunkTokens = None,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -53,20 +65,31 @@ def run(
     F1, EM and ROUGE-L of the answer, NLL of the right answer, first-token KL against full recompute, time to the first
     token from a warm cache; and PGR, (score - none) / (full - none), where documents help beyond noise. Run again after
     an interruption, it goes on where it stopped. Several processes may measure --part 1/4 to 4/4 into one --rows; run
-    without --part afterwards, it finds all rows there.
+    without --part afterwards, it finds all rows there. --order and what follows it are hypic-rag's own settings, and
+    hold for what --retrieve finds.
     """
     try:
         chosen_modes = parse_modes(modes)
     except BadInput as error:
         raise BadParameter(str(error), param_hint="--modes") from error
-    chosen_part, chosen = parse_part(part), settings(model, device, dtype)
+    finding = {
+        "order": order,
+        "search": search,
+        "min_similarity": min_similarity,
+        "neighbours": neighbours,
+        "reranker": reranker,
+        "chunk_tokens": chunk_tokens,
+    }
+    if retrieve is None and (given := [name for name, value in finding.items() if value is not None]):
+        raise BadParameter("it is of what is retrieved: give --retrieve", param_hint=f"--{given[0].replace('_', '-')}")
+    chosen_part, chosen = parse_part(part), settings(model, device, dtype, top_k=retrieve, **finding)
 
     from hypic_eval.quality import ask_given, run_quality
     from hypic_eval.retrieved import AskRetrieved
     from hypic_eval.rows import RowFile
 
     row_file = RowFile(rows or rows_beside(out))
-    asking = ask_given if retrieve is None else AskRetrieved(retrieve, stores)
+    asking = ask_given if retrieve is None else AskRetrieved(chosen, stores)
     with progress_bar() as on_progress:
         engine = open_engine(chosen)
         run_quality(engine, files, chosen_modes, row_file, task, limit, on_progress, chosen_part, asking).save(out)
