@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hypic_eval import kv_only
 from hypic_eval.machine import commit, device_name, versions
 from hypic_eval.metrics import first_token_kl
-from hypic_eval.modes import FULL, NONE, Mode
+from hypic_eval.modes import FULL, NONE, SELECTIVE, Mode
 from hypic_eval.rows import RowFile, row_key
 from hypic_eval.task import Question, Task
 from hypic_rag.errors import ContextTooLong
@@ -186,6 +186,10 @@ def warmed(engine: "SegmentEngine", prompt: Prompt, mode: Mode) -> "SegmentEngin
         engine.prefill([ids for ids in prompt.documents if len(ids) > mode.seam_tokens], policy=mode.policy)
     leading = [part.ids for part in prompt.parts if part.kind == "leading"]
     engine.prefill(leading, kind="leading", policy=mode.policy)
+    if mode.name == SELECTIVE:
+        from hypic_eval import selective
+
+        return selective.view(engine, mode.percent)
     return engine
 
 

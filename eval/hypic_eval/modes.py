@@ -1,5 +1,5 @@
-"""The modes that a measurement compares, written as ``full``, ``none``, ``prefix``, ``kv_only``, ``hypic:w=32``,
-``last_state``, ``add``."""
+"""The modes that a measurement compares, written as ``full``, ``none``, ``prefix``, ``kv_only``, ``selective:p=15``,
+``hypic:w=32``, ``last_state``, ``add``."""
 
 import re
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hypic_rag.engine import Policy
     from hypic_rag.prompt import Prompt
 
-SPELLING = re.compile(r"([a-z_]+)(?::w=(\d+))?")
+SPELLING = re.compile(r"([a-z_]+)(?::([wp])=(\d+))?")
 COMPOSE = {"hypic": "exact", "last_state": "last_state", "add": "add"}
 """Name of a mode with a seam -> how it composes cached interiors."""
 SEAMLESS = {
@@ -24,15 +24,18 @@ SEAMLESS = {
     "recompute; recurrent layers see no document (kv_only.py)",
 }
 """Name of a mode without a seam -> what it is."""
-DEFAULT_SEAM = 8
+SELECTIVE = "selective"
+"""Of the documents' tokens so many percent are run again, those that deviate most (selective.py)."""
+DEFAULT_SEAM, DEFAULT_PERCENT = 8, 15
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to answer, under its short name. ``str(mode)`` is how one writes it."""
+    """A way to answer, under its short name. ``str(mode)`` is how one writes it. percent: of SELECTIVE."""
 
     name: str
     seam_tokens: int = 0
+    percent: int = 0
 
     @property
     def policy(self) -> "Policy":
@@ -42,12 +45,12 @@ class Mode:
             return Policy(mode="full")
         if self.name == "prefix":
             return Policy()
-        compose = "add" if self.name == "kv_only" else COMPOSE[self.name]
+        compose = {"kv_only": "add", SELECTIVE: "exact", **COMPOSE}[self.name]
         return Policy(mode="hypic", seam_tokens=self.seam_tokens, compose=compose)  # type: ignore[arg-type]
 
     @property
     def caches_documents(self) -> bool:
-        return self.name in COMPOSE or self.name == "kv_only"
+        return self.name in COMPOSE or self.name in ("kv_only", SELECTIVE)
 
     def prompt(self, whole: "Prompt") -> "Prompt":
         """Make of a prompt what is asked and cacheable: all of it, but for ``none`` and ``prefix``."""
@@ -56,6 +59,8 @@ class Mode:
         return documents_live(whole) if self.name == "prefix" else whole
 
     def __str__(self) -> str:
+        if self.name == SELECTIVE:
+            return f"{self.name}:p={self.percent}"
         return self.name if self.name in SEAMLESS else f"{self.name}:w={self.seam_tokens}"
 
 
@@ -71,21 +76,30 @@ def documents_live(prompt: "Prompt") -> "Prompt":
 
 
 def parse_mode(text: str) -> Mode:
-    """Read one mode, such as ``hypic:w=0``; the seam is 8 tokens unless given. Raises BadInput for others."""
+    """Read one mode, such as ``hypic:w=0``; the seam is 8 tokens unless given, selective's share 15%. Raises BadInput
+    for others."""
     found = SPELLING.fullmatch(text.strip())
-    names = [*SEAMLESS, *COMPOSE]
+    names = [*SEAMLESS, SELECTIVE, *COMPOSE]
     if found is None or found[1] not in names:
         near = get_close_matches(text.partition(":")[0], names) or names
         raise BadInput(
             f"{text!r} is no mode; did you mean {' or '.join(near)}? "
-            f"Modes are {', '.join(SEAMLESS)}, and {', '.join(COMPOSE)} with the seam's tokens as in hypic:w=8."
+            f"Modes are {', '.join(SEAMLESS)}, {', '.join(COMPOSE)} with the seam's tokens as in hypic:w=8, and "
+            f"{SELECTIVE} with the percent of tokens as in {SELECTIVE}:p=15."
         )
-    name, seam = found.groups()
+    name, letter, number = found.groups()
+    if name == SELECTIVE:
+        percent = DEFAULT_PERCENT if number is None else int(number)
+        if letter == "w" or percent > 100:
+            raise BadInput(f"{text!r}: {name} recomputes 0 to 100 percent of the tokens; write {name}:p=15")
+        return Mode(name, percent=percent)
     if name in SEAMLESS:
-        if seam is not None:
+        if number is not None:
             raise BadInput(f"{text!r}: {name} has no seam; write {name}")
         return Mode(name)
-    return Mode(name, DEFAULT_SEAM if seam is None else int(seam))
+    if letter == "p":
+        raise BadInput(f"{text!r}: {name} has a seam of so many tokens; write {name}:w=8")
+    return Mode(name, DEFAULT_SEAM if number is None else int(number))
 
 
 def parse_modes(text: str) -> tuple[Mode, ...]:

@@ -15,6 +15,8 @@ WRITTEN = {  # text, how it is shown, policy
     "add": ("add", "add:w=8", Policy(compose="add")),
     "no documents": ("none", "none", Policy(mode="full")),
     "a prefix cache": ("prefix", "prefix", Policy()),
+    "selective": (" selective", "selective:p=15", Policy(seam_tokens=0)),
+    "much of it": ("selective:p=100", "selective:p=100", Policy(seam_tokens=0)),
     "keys and values alone": ("kv_only", "kv_only", Policy(seam_tokens=0, compose="add")),
 }
 
@@ -39,6 +41,9 @@ def test_modes_keep_their_order_and_come_once() -> None:
         ("hypic:w=-1", "hypic"),
         ("full:w=8", "no seam"),
         ("kv_only:w=8", "no seam"),
+        ("selective:w=8", "0 to 100 percent"),
+        ("selective:p=101", "0 to 100 percent"),
+        ("hypic:p=8", "so many tokens"),
         ("prefiks", "prefix"),
         ("", "full"),
     ],

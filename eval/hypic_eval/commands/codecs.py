@@ -16,7 +16,7 @@ from hypic_eval.commands.options import (
     settings,
 )
 from hypic_eval.commands.report_results import hold_to_goals, show
-from hypic_eval.modes import FULL, parse_mode
+from hypic_eval.modes import COMPOSE, parse_mode
 from hypic_eval.rows import rows_beside
 from hypic_rag.errors import BadInput
 
@@ -42,8 +42,8 @@ def run(
     """
     try:
         chosen_mode = parse_mode(mode)
-        if chosen_mode == FULL:
-            raise BadInput("full recompute reads no stored segments; name hypic:w=8, last_state or add")
+        if chosen_mode.name not in COMPOSE:
+            raise BadInput(f"{chosen_mode} does not assemble stored segments; name hypic:w=8, last_state or add")
     except BadInput as error:
         raise BadParameter(str(error), param_hint="--mode") from error
     chosen = settings(model, device, dtype)

@@ -22,7 +22,7 @@ from hypic_eval.commands.options import (
     settings,
 )
 from hypic_eval.commands.report_results import show
-from hypic_eval.modes import parse_modes
+from hypic_eval.modes import COMPOSE, FULL, parse_modes
 from hypic_rag.config import SETTINGS
 from hypic_rag.errors import BadInput
 
@@ -52,6 +52,8 @@ def run(
     """
     try:
         chosen_modes = parse_modes(modes)
+        if others := [mode for mode in chosen_modes if mode != FULL and mode.name not in COMPOSE]:
+            raise BadInput(f"the product has no mode {others[0]}; name full, hypic, last_state or add")
     except BadInput as error:
         raise BadParameter(str(error), param_hint="--mode") from error
     chosen = settings(

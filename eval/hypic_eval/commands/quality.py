@@ -37,7 +37,7 @@ def run(
         Argument(exists=True, dir_okay=False, help="jsonl rows {id, question, docs, answers, dataset}."),
     ],
     modes: Annotated[
-        str, Option("--modes", help="none, full, prefix, kv_only; hypic, last_state, add with a seam, as in hypic:w=8.")
+        str, Option("--modes", help="none, full, prefix, kv_only; hypic:w=8, last_state:w=8, add:w=8; selective:p=15.")
     ] = MODES,
     limit: Limit = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("results.json"),
