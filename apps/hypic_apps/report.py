@@ -36,11 +36,19 @@ def sources_text(fields: dict[str, Any]) -> str:
     lines = []
     for number, source in enumerate(fields["sources"], 1):
         name = "  ".join(filter(None, (source["title"], source["path"]))) or source["doc_id"]
+        name += page_text(source["page_label"])
         where = source["tier"] or f"computed: {source['miss_reason']}"
         lines.append(f"  {number}. {name}  (similarity {source['similarity']:.2f}, {where})")
     if fields["n_dropped"]:
         lines.append(f"  {fields['n_dropped']} more did not fit the model's context and were left out")
     return "\n".join(lines)
+
+
+def page_text(page_label: str | None) -> str:
+    """Write ``, page 7`` or ``, pages 7–8``, or nothing."""
+    if page_label is None:
+        return ""
+    return f", page{'s' * ('–' in page_label)} {page_label}"
 
 
 def cost_text(fields: dict[str, Any]) -> str:
@@ -77,6 +85,7 @@ def _sources(answer: Answer) -> list[dict[str, Any]]:
         {
             "title": one.title,
             "path": _path(one),
+            "page_label": one.page_label,
             "doc_id": one.metadata["doc_id"],
             "ordinal": one.metadata["ordinal"],
             "similarity": round(one.similarity or 0.0, 4),

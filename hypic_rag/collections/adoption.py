@@ -42,9 +42,11 @@ def adopt(source: Store, segments: DiskTier, store: Store, engine: SegmentEngine
             n_there += 1
             continue
         document = replace(old, metadata=old.metadata | ledger.about(old.source))
-        chunks = tuple((chunk.title, chunk.text) for chunk in source.chunks(old.doc_id))
+        stored = source.chunks(old.doc_id)
+        chunks = tuple((chunk.title, chunk.text) for chunk in stored)
+        page_labels = tuple(chunk.page_label for chunk in stored)
         cold = tuple(cold_segments(engine, chunks, seen))
-        planned.append(PlannedDocument(document, "new", chunks, tuple(dict.fromkeys(chunks)), cold))
+        planned.append(PlannedDocument(document, "new", chunks, tuple(dict.fromkeys(chunks)), cold, page_labels))
     room = room_bytes(engine.cache, store.folder)
     ledger.begin(IngestPlan(store, engine, tuple(planned), (), (), (), room))
     n_copied, lost = 0, set[str]()
@@ -56,7 +58,7 @@ def adopt(source: Store, segments: DiskTier, store: Store, engine: SegmentEngine
             n_copied += copied
             if not copied:
                 lost.add(segment.key.digest)
-        store.swap_document(one.document, one.chunks, source.vectors(one.document.doc_id))
+        store.swap_document(one.document, one.chunks, source.vectors(one.document.doc_id), one.page_labels)
         ledger.progress(n, lost)
     ledger.end()
     n_files = len({one.document.source for one in planned})

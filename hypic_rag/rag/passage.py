@@ -10,7 +10,8 @@ class Passage:
     """A chunk that was found for a question, or a document that came with it.
 
     similarity: cosine to the question; None where it came with the question. id: "chunk:N", never given twice; empty
-    likewise. metadata: of the document that it is a chunk of, and its ``doc_id`` and ``ordinal`` there.
+    likewise. metadata: of the document that it is a chunk of, and its ``doc_id`` and ``ordinal`` there, and its
+    ``page_label`` where it has one.
     """
 
     title: str
@@ -23,6 +24,12 @@ class Passage:
     def place(self) -> tuple[str, int] | None:
         """Where it stands, if it is a chunk."""
         return chunk_place(self.metadata)
+
+    @property
+    def page_label(self) -> str | None:
+        """The page or pages that it is on ("7", "7–8"), where that is known."""
+        label = self.metadata.get("page_label")
+        return str(label) if isinstance(label, str | int) and label != "" else None
 
 
 def chunk_place(metadata: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from hypic_rag.config import Settings
 from hypic_rag.errors import BadInput
@@ -79,7 +79,7 @@ def find_passages(store: Store, question: str, top_k: int, options: SearchOption
             one.chunk.text,
             one.similarity,
             f"chunk:{one.chunk.id}",
-            {**one.metadata, "title": one.chunk.title, "doc_id": one.chunk.doc_id, "ordinal": one.chunk.ordinal},
+            _metadata(one),
         )
         for one in found
     ]
@@ -99,6 +99,12 @@ def _relevant(store: Store, question: str, found: list[Found], floor: float) -> 
         one.chunk.id for one, share in zip(weak, store.coverage(question, weak), strict=True) if share < ENOUGH_WORDS
     }
     return [one for one in found if one.chunk.id not in left_out]
+
+
+def _metadata(one: Found) -> dict[str, Any]:
+    chunk = one.chunk
+    of_chunk = {"title": chunk.title, "doc_id": chunk.doc_id, "ordinal": chunk.ordinal}
+    return one.metadata | of_chunk | ({"page_label": chunk.page_label} if chunk.page_label else {})
 
 
 def _whole_text(one: Found) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from llama_index.core.node_parser.text.utils import split_by_sentence_tokenizer
 
 from hypic_rag.retrieval.readers.markup import FENCE, HEADING
+from hypic_rag.retrieval.readers.pages import n_solid
 
 TABLE_RULE = re.compile(r"\s*\|?(\s*:?-{2,}:?\s*\|)+\s*(:?-{2,}:?)?\s*")  # below the header of a Markdown table
 ENDS = re.compile(r"[.:;!?…][\"')\]”’]*\s*$")  # of a line, where a sentence or a remark is over
@@ -18,12 +19,14 @@ SHORT = 0.75  # of the longest line: a line so much shorter ends a paragraph or 
 @dataclass(frozen=True)
 class Unit:
     """A piece of text that is not cut. before: what stands between it and the unit before, in one chunk. headings:
-    those above it, the outermost first, as they are written. is_heading: it is one, and belongs to what follows."""
+    those above it, the outermost first, as they are written. is_heading: it is one, and belongs to what follows. end:
+    characters of the whole text, but blanks, up to its own end."""
 
     text: str
     before: str = "\n\n"
     headings: tuple[str, ...] = ()
     is_heading: bool = False
+    end: int = 0
 
 
 def units_of(
@@ -34,19 +37,24 @@ def units_of(
 
     count: tokens of a text. cut: a text that has no place to be cut, into parts of at most ``max_tokens``.
     """
+    end = 0
     for block in _blocks(text):
+        at, end = end, end + n_solid(block.text)
         header = table_header(block.text)
         if _is_within(block.text, count, max_tokens):
-            yield block
+            yield replace(block, end=end)
         elif header and count(header) <= max_tokens // 2:
             rows = block.text[len(header) + 1 :].split("\n")
+            at += n_solid(header)
             for part in _together(rows, header, count, max_tokens):
-                yield replace(block, text=f"{header}\n{part}")
+                at += n_solid(part)
+                yield replace(block, text=f"{header}\n{part}", end=at)
         else:
             before = block.before
             for run in _runs(block.text):
                 for piece in _pieces(run, count, cut, max_tokens):
-                    yield replace(block, text=piece, before=before)
+                    at += n_solid(piece)
+                    yield replace(block, text=piece, before=before, end=at)
                     before = ""
 
 

@@ -9,6 +9,7 @@ from llama_index.core.node_parser.text.utils import split_by_sentence_tokenizer
 
 from hypic_rag.errors import BadInput
 from hypic_rag.retrieval.blocks import Unit, units_of
+from hypic_rag.retrieval.readers.pages import Pages, label_of, n_solid
 
 VERSION = 2
 """Raised whenever a text is cut otherwise: what a former version cut is cut anew when it is next ingested."""
@@ -26,11 +27,13 @@ class SegmentFormat(Protocol):
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a document, in the form in which the model will read it."""
+    """A piece of a document, in the form in which the model will read it. page_label: of the page or pages that it is
+    on, where the document has any."""
 
     title: str
     text: str
     ordinal: int
+    page_label: str = ""
 
 
 def split_document(
@@ -39,13 +42,14 @@ def split_document(
     format: SegmentFormat,
     max_tokens: int = DEFAULT_CHUNK_TOKENS,
     overlap_tokens: int = 0,
+    pages: Pages = (),
 ) -> list[Chunk]:
     """Split a text into chunks whose rendered segment (title, text and what the format puts
     around) has at most ``max_tokens``, of about equal sizes.
 
     Paragraphs, lists and tables are kept whole where they fit, else lines and sentences. A heading goes with what
     follows it, and is said again where a chunk begins below it; so is the header of a table that is cut. A title that
-    takes more than a quarter of a chunk is shortened. A text of blanks has no chunks.
+    takes more than a quarter of a chunk is shortened. A text of blanks has no chunks. pages: where the text's begin.
     Raises BadInput for sizes that cannot work.
     """
     check_sizes(max_tokens, overlap_tokens)
@@ -58,11 +62,14 @@ def split_document(
     # A few tokens less than there is room for: tokens of a whole are not the sum of the tokens of its parts.
     units = [*units_of(text, format.count, lambda part: fitting(part, format.count, room - 4), room - 4)]
     pieces = [
-        part.strip()
-        for whole in _packed(units, format.count, room, overlap_tokens, title, lambda part: size(part) <= max_tokens)
+        (part.strip(), label_of(pages, start, end))
+        for whole, start, end in _packed(
+            units, format.count, room, overlap_tokens, title, lambda part: size(part) <= max_tokens
+        )
         for part in fitting(whole, size, max_tokens)
     ]
-    return [Chunk(title, piece, ordinal) for ordinal, piece in enumerate(filter(None, pieces))]
+    with_text = [piece for piece in pieces if piece[0]]
+    return [Chunk(title, text, ordinal, label) for ordinal, (text, label) in enumerate(with_text)]
 
 
 def check_sizes(max_tokens: int, overlap_tokens: int, context_length: int | None = None) -> None:
@@ -106,9 +113,9 @@ def _packed(
     overlap_tokens: int,
     title: str,
     fits: Callable[[str], bool],
-) -> Iterator[str]:
-    """Yield the units' texts, so many together as have ``room`` tokens; what is left is shared out evenly, so that no
-    chunk is a scrap."""
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the units' texts, so many together as have ``room`` tokens, and from where to where in the whole text (as
+    ``Unit.end``); what is left is shared out evenly, so that no chunk is a scrap."""
     sizes = [count(unit.before + unit.text) for unit in units]
     left = sum(sizes)
     start = 0
@@ -116,7 +123,8 @@ def _packed(
     while start < len(units):
         opening = _again(units[start], title) if not before else ""
         opening = opening if count(opening) <= room // HEADING_SHARE else ""
-        opening += _end_of(before, count, overlap_tokens)
+        overlap = _end_of(before, count, overlap_tokens)
+        opening += overlap
         taken = count(opening) if opening else 0
         # Near the end chunks are counted, so that the last is no scrap; before it they are about full anyway.
         n_chunks = (
@@ -133,7 +141,8 @@ def _packed(
         while end > start + 1 and (not fits(before.strip()) or (end < len(units) and units[end - 1].is_heading)):
             end -= 1
             before = opening + _joined(units[start:end])
-        yield before
+        begun = units[start - 1].end if start else 0
+        yield before, max(0, begun - n_solid(overlap)), units[end - 1].end
         if not overlap_tokens:
             before = ""
         left -= sum(sizes[start:end])

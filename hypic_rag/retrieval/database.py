@@ -9,6 +9,7 @@ from pathlib import Path
 from hypic_rag.errors import BadInput, HypicError, StoreDamaged
 from hypic_rag.retrieval import schema
 from hypic_rag.retrieval.manifest import how_to_rebuild
+from hypic_rag.retrieval.rows import CHUNK
 from hypic_rag.sqlite_file import SqliteFile, is_damage, what_to_do
 
 FILE = "store.sqlite"
@@ -21,9 +22,11 @@ class StoreDatabase(SqliteFile):
         """Open and check the database of the store with this id."""
         self.is_sealed = False
         """Whether rows have seals: see rows.py."""
+        self.has_page_labels = False
 
         def check(connection: sqlite3.Connection) -> None:
             self.is_sealed = schema.check(connection, store_id) > 1
+            self.has_page_labels = schema.has_page_labels(connection)
 
         super().__init__(
             folder / FILE,
@@ -33,6 +36,18 @@ class StoreDatabase(SqliteFile):
             pragmas=schema.PRAGMAS,
             check=check,
         )
+
+    @property
+    def chunk_columns(self) -> str:
+        """The columns that ``chunk_of`` takes."""
+        return f"{CHUNK}, page_label" if self.has_page_labels else f"{CHUNK}, '' AS page_label"
+
+    def make_room_for_page_labels(self) -> None:
+        """Do what a store of an earlier version needs before chunks are written."""
+        if not self.has_page_labels:
+            with self.deriving() as connection:
+                schema.add_page_labels(connection)
+            self.has_page_labels = True
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

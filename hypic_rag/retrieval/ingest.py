@@ -211,7 +211,7 @@ class _Run:
     def _swap(self, planned: PlannedDocument) -> Swap:
         while True:
             try:
-                return self.store.swap_document(planned.document, planned.chunks, self.vectors)
+                return self.store.swap_document(planned.document, planned.chunks, self.vectors, planned.page_labels)
             except NeedsVectors as missing:  # another process took out a chunk since the plan was made
                 self._embed(missing.texts)
 

@@ -32,6 +32,7 @@ class PlannedDocument:
     chunks: tuple[Pair, ...]
     new_chunks: tuple[Pair, ...]  # those that the stored version has not; they will be embedded
     cold: "tuple[ColdSegment, ...]"  # those that will be prefilled
+    page_labels: tuple[str, ...] | None = None  # of the chunks, where any has one
 
 
 @dataclass(frozen=True)
@@ -181,14 +182,17 @@ def _planned(store: Store, engine: "SegmentEngine", source: SourceDocument, seen
     old = tuple((chunk.title, chunk.text) for chunk in store.chunks(source.doc_id)) if stored else ()
     known = set(old)
     change: Change
+    page_labels: tuple[str, ...] | None = None
     content_hash = f"{chunking.VERSION}:{source.content_hash}"  # what was cut otherwise is cut anew
     if stored is not None and stored.content_hash == content_hash:
         change, chunks = "unchanged", old
     else:
         sizes = store.manifest.chunk_tokens, store.manifest.chunk_overlap
-        made = split_document(source.title, source.text, engine.format, *sizes)
+        made = split_document(source.title, source.text, engine.format, *sizes, source.pages)
         chunks = tuple((chunk.title, chunk.text) for chunk in made)
+        page_labels = tuple(chunk.page_label for chunk in made) if source.pages else None
         change = "new" if stored is None else "metadata" if chunks == old else "changed"
     new_chunks = tuple(dict.fromkeys(pair for pair in chunks if pair not in known))
     document = StoredDocument(source.doc_id, source.metadata["path"], source.title, content_hash, source.metadata)
-    return PlannedDocument(document, change, chunks, new_chunks, tuple(cold_segments(engine, chunks, seen)))
+    cold = tuple(cold_segments(engine, chunks, seen))
+    return PlannedDocument(document, change, chunks, new_chunks, cold, page_labels)

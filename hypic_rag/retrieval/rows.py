@@ -1,8 +1,8 @@
 """Documents and chunks as rows of store.sqlite, and back, if they are what was stored.
 
 SQLite does not notice a flipped bit in a value. So what an answer shows, or what decides which texts are found, carries
-a seal; of a chunk's texts that is their ``rendering``, of its document and its vector one behind the vector. Rows of
-version 1 have no other seals.
+a seal; of a chunk's texts that is their ``rendering``, of its document and its vector one behind the vector, of its
+page label one behind the label. Rows of version 1 have none behind metadata and vectors.
 """
 
 import hashlib
@@ -41,6 +41,7 @@ class StoredChunk:
     ordinal: int
     title: str
     text: str
+    page_label: str = ""  # of the page or pages that it is on; empty where that is not known
 
 
 def rendering(title: str, text: str) -> bytes:
@@ -57,9 +58,18 @@ def pair_of(row: Sequence[Any]) -> tuple[str, str]:
 
 
 def chunk_of(row: Sequence[Any]) -> StoredChunk:
-    """Make a chunk of the columns CHUNK. Raises DamagedRow."""
-    chunk_id, doc_id, ordinal, *rest = row
-    return StoredChunk(chunk_id, doc_id, ordinal, *pair_of(rest))
+    """Make a chunk of the columns CHUNK and page_label. Raises DamagedRow."""
+    chunk_id, doc_id, ordinal, *rest, sealed_label = row
+    title, text = pair_of(rest)
+    page_label = sealed_label[: -2 * SEAL_BYTES]
+    if sealed_label != label_text(page_label, title, text):
+        raise DamagedRow(f"the page of chunk {chunk_id} is not what was stored")
+    return StoredChunk(chunk_id, doc_id, ordinal, title, text, page_label)
+
+
+def label_text(page_label: str, title: str, text: str) -> str:
+    """Make the column page_label: with a seal, or empty."""
+    return page_label and page_label + _seal(page_label, rendering(title, text)).hex()
 
 
 def row_of(document: StoredDocument, is_sealed: bool) -> tuple[str, ...]:

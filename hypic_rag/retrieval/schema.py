@@ -11,6 +11,7 @@ from hypic_rag.sqlite_file import DAMAGE_ERRORS, connect, connect_read_only, is_
 from hypic_rag.sqlite_rows import Columns, blob, check_rows, text, whole
 
 VERSIONS = (1, 2)  # the first has no seals, see rows.py
+# Beside these, ``chunks.page_label`` is there from the first change by a version that knows of pages: see rows.py.
 PRAGMAS = ("foreign_keys = ON", "secure_delete = ON")  # what is deleted is overwritten
 TABLES = """
 CREATE TABLE info (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -35,7 +36,7 @@ CREATE INDEX chunks_by_rendering ON chunks (rendering);
 NAMES = {"info", "documents", "chunks", "gone", "chunk_gone", "chunks_by_document", "chunks_by_rendering"}
 COLUMNS: Columns = {
     "doc_id": text, "source": text, "title": text, "content_hash": text, "metadata": text,
-    "id": whole, "ordinal": whole, "text": text, "rendering": blob, "embedding": blob,
+    "id": whole, "ordinal": whole, "text": text, "rendering": blob, "embedding": blob, "page_label": text,
     "name": text, "value": lambda value: isinstance(value, int | str), "generation": whole,
     "n_documents": whole, "n_chunks": whole,
 }  # fmt: skip
@@ -45,6 +46,7 @@ def create(database: Path, store_id: str) -> None:
     """Make the tables in a new file."""
     with contextlib.closing(connect(database)) as connection:
         connection.executescript(f"BEGIN; {TABLES}")
+        add_page_labels(connection)
         lexical.make_whole(connection)
         connection.executemany(
             "INSERT INTO info VALUES (?, ?)",
@@ -72,6 +74,18 @@ def check(connection: sqlite3.Connection, store_id: str) -> int:
             f"Move the folder away and ingest again."
         )
     return int(info["version"])
+
+
+def has_page_labels(connection: sqlite3.Connection) -> bool:
+    """Tell whether chunks have labels of their pages."""
+    query = "SELECT count(*) FROM pragma_table_info('chunks') WHERE name = 'page_label'"
+    return bool(connection.execute(query).fetchone()[0])
+
+
+def add_page_labels(connection: sqlite3.Connection) -> None:
+    """Make room for them where there is none. Programs that do not know them read and write the table as before."""
+    if not has_page_labels(connection):
+        connection.execute("ALTER TABLE chunks ADD COLUMN page_label TEXT NOT NULL DEFAULT ''")
 
 
 def generation(connection: sqlite3.Connection) -> int:

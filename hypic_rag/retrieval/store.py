@@ -27,12 +27,12 @@ from hypic_rag.retrieval.embedder import Embedder
 from hypic_rag.retrieval.fusion import CANDIDATES, Method, reciprocal_rank_fusion
 from hypic_rag.retrieval.manifest import FILE, Manifest, how_to_rebuild, opens_again
 from hypic_rag.retrieval.rows import (
-    CHUNK,
     DOCUMENT,
     StoredChunk,
     blob_of,
     chunk_of,
     document_of,
+    label_text,
     pair_of,
     rendering,
     row_of,
@@ -221,7 +221,7 @@ class Store:
             if not self._index.ids.issuperset(ids):
                 raise DamagedRow("words are found of chunks that are not there")
             similarities = self._index.similarities(query, ids)
-            select = f"SELECT {CHUNK} FROM chunks WHERE id IN ({','.join('?' * len(ids))})"
+            select = f"SELECT {self._database.chunk_columns} FROM chunks WHERE id IN ({','.join('?' * len(ids))})"
             chunks = {row[0]: chunk_of(row) for row in db.execute(select, ids)}
             documents = {doc_id: self.document(doc_id) for doc_id in {chunk.doc_id for chunk in chunks.values()}}
             if len(chunks) != len(ids) or None in documents.values():
@@ -248,8 +248,11 @@ class Store:
         with self._database.reading() as db:
             self._refresh()
             for one in found:
-                select = f"SELECT {CHUNK} FROM chunks WHERE doc_id = ? AND ordinal BETWEEN ? AND ? ORDER BY ordinal"
-                rows = db.execute(select, (one.chunk.doc_id, one.chunk.ordinal - n, one.chunk.ordinal + n))
+                rows = db.execute(
+                    f"SELECT {self._database.chunk_columns} FROM chunks "
+                    "WHERE doc_id = ? AND ordinal BETWEEN ? AND ? ORDER BY ordinal",
+                    (one.chunk.doc_id, one.chunk.ordinal - n, one.chunk.ordinal + n),
+                )
                 beside = [chunk for chunk in map(chunk_of, rows.fetchall()) if chunk.id not in known]
                 known.update(chunk.id for chunk in beside)
                 similarities = self._index.similarities(query, [chunk.id for chunk in beside])
@@ -274,7 +277,7 @@ class Store:
         """List the chunks of one document in their order, or of all."""
         where, values = ("WHERE doc_id = ?", (doc_id,)) if doc_id is not None else ("", ())
         with self._database.reading() as db:
-            query = f"SELECT {CHUNK} FROM chunks {where} ORDER BY doc_id, ordinal"
+            query = f"SELECT {self._database.chunk_columns} FROM chunks {where} ORDER BY doc_id, ordinal"
             return [chunk_of(row) for row in db.execute(query, values)]
 
     def vectors(self, doc_id: str) -> dict[tuple[str, str], Vectors]:
@@ -318,12 +321,16 @@ class Store:
         document: StoredDocument,
         chunks: Sequence[tuple[str, str]],
         vectors: dict[tuple[str, str], Vectors],
+        page_labels: Sequence[str] | None = None,
     ) -> Swap:
         """Put a document's new version in the place of the old one, in one transaction.
 
         chunks: (title, text) in their order. A chunk that was there with the same title and text keeps its
-        id and its vector; every other needs one in ``vectors``. Raises NeedsVectors where one is missing.
+        id and its vector; every other needs one in ``vectors``. page_labels: one a chunk, empty where it has none; None
+        where no chunk has. Raises NeedsVectors where one is missing.
         """
+        labels = page_labels or [""] * len(chunks)
+        sealed = [label_text(label, *pair) for label, pair in zip(labels, chunks, strict=True)]
         with self._writing() as db:
             old: dict[tuple[str, str], list[StoredChunk]] = {}
             for chunk in self.chunks(document.doc_id):
@@ -331,7 +338,7 @@ class Store:
             kept, new = [], []
             for ordinal, pair in enumerate(chunks):
                 if old.get(pair):
-                    kept.append((ordinal, old[pair].pop(0).id))
+                    kept.append((ordinal, sealed[ordinal], old[pair].pop(0).id))
                 else:
                     new.append((ordinal, pair))
             missing = [pair for _, pair in new if pair not in vectors]
@@ -345,15 +352,17 @@ class Store:
                 row_of(document, self._database.is_sealed),
             )
             db.executemany("DELETE FROM chunks WHERE id = ?", [(chunk.id,) for chunk in removed])
-            db.executemany("UPDATE chunks SET ordinal = ? WHERE id = ?", kept)
+            db.executemany("UPDATE chunks SET ordinal = ?, page_label = ? WHERE id = ?", kept)
             db.executemany(
-                "INSERT INTO chunks (doc_id, ordinal, title, text, rendering, embedding) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO chunks (doc_id, ordinal, title, text, page_label, rendering, embedding) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         document.doc_id,
                         ordinal,
                         title,
                         text,
+                        sealed[ordinal],
                         rendering(title, text),
                         blob_of(vectors[title, text], document.doc_id, self._database.is_sealed),
                     )
@@ -386,6 +395,7 @@ class Store:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Write as the only one of all writers. What a prompt format was called
         formerly is replaced in the manifest."""
+        self._database.make_room_for_page_labels()
         with self._database.writing() as db:
             if self.manifest.prompt_format != self._prompt_format:
                 renewed = replace(self.manifest, prompt_format=self._prompt_format)

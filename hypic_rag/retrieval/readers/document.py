@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypic_rag.retrieval.readers.pages import Pages
+
 
 @dataclass(frozen=True)
 class SourceDocument:
@@ -17,18 +19,19 @@ class SourceDocument:
     own id, or else its line number (``line 7`` where another row has the id 7).
     title: "" if there is none. text: never blank; lines end in ``\\n``.
     metadata: JSON values only; for all ``path`` (the file's, absolute) and ``format``; ``n_pages`` for a PDF;
-    a row's other fields.
+    a row's other fields. pages: where those of a PDF begin, or of a text with form feeds.
     """
 
     doc_id: str
     title: str
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
+    pages: Pages = ()
 
     @property
     def content_hash(self) -> str:
-        """Hex sha256 over title, text and metadata: another hash means the document has changed."""
-        content = json.dumps([self.title, self.text, self.metadata], sort_keys=True)
+        """Hex sha256 over title, text, metadata and pages: another hash means the document has changed."""
+        content = json.dumps([self.title, self.text, self.metadata, *self.pages], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypic_rag.paths import path_text
 from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, title_of_name
+from hypic_rag.retrieval.readers.pages import joined
+
+if TYPE_CHECKING:
+    from pypdf import PdfReader
+
+LONGEST_LABEL = 20  # characters
 
 
 def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
@@ -18,7 +25,7 @@ def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     from pypdf.errors import DependencyError
 
     name = path_text(path)
-    pages: list[str] = []
+    pages: list[tuple[str, str]] = []
     try:
         with PdfReader(path) as reader:
             if reader.is_encrypted and not reader.decrypt(""):
@@ -26,9 +33,10 @@ def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
                 return
             title = (reader.metadata.title or "") if reader.metadata else ""
             n_pages = len(reader.pages)
+            labels = _labels(reader, n_pages)
             for number in range(n_pages):
                 try:
-                    pages.append(clean(reader.pages[number].extract_text()).strip())
+                    pages.append((labels[number], clean(reader.pages[number].extract_text())))
                 except MemoryError:
                     raise
                 except Exception as error:  # a damaged page raises nearly anything
@@ -41,12 +49,25 @@ def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     except Exception as error:  # so does a damaged file
         yield ReadFailure(name, f"is not a readable PDF: {_words(error)}")
         return
-    text = "\n\n".join(page for page in pages if page)
+    text, starts = joined(pages)
     if not text:
         yield ReadFailure(name, f"holds no text on its {n_pages} pages (scanned images?). Run it through OCR first")
         return
     metadata = {"path": name, "format": "pdf", "n_pages": n_pages}
-    yield SourceDocument(name, clean(title).strip() or title_of_name(path_text(Path(path.stem))), text, metadata)
+    title = clean(title).strip() or title_of_name(path_text(Path(path.stem)))
+    yield SourceDocument(name, title, text, metadata, starts)
+
+
+def _labels(reader: PdfReader, n_pages: int) -> list[str]:
+    """Return what a viewer calls each page; their numbers, from 1, where the file says nothing that could be shown."""
+    try:
+        labels = [" ".join(clean(label).split()) for label in reader.page_labels]
+    except MemoryError:
+        raise
+    except Exception:  # as of a page
+        labels = []
+    labels += [""] * (n_pages - len(labels))
+    return [label if 0 < len(label) <= LONGEST_LABEL else str(n) for n, label in enumerate(labels, 1)]
 
 
 def _words(error: Exception) -> str:

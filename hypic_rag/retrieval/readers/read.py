@@ -12,6 +12,7 @@ from hypic_rag.retrieval.readers.encoding import NotText, decode
 from hypic_rag.retrieval.readers.files import Known, find_files
 from hypic_rag.retrieval.readers.jsonl import read_jsonl
 from hypic_rag.retrieval.readers.markup import declared_charset, html_title_and_text, markdown_title
+from hypic_rag.retrieval.readers.pages import Pages, joined
 from hypic_rag.retrieval.readers.pdf import read_pdf
 from hypic_rag.retrieval.readers.tables import csv_text, json_title_and_text
 
@@ -49,7 +50,11 @@ def _read_all(found: list[Path | ReadFailure]) -> Iterator[SourceDocument | Read
 
 def _read_text(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     text, encoding = decode(path.read_bytes())
-    yield _whole_file(path, "txt", "", text, encoding)
+    text = clean(text)
+    pages: Pages = ()
+    if "\f" in text:  # as pdftotext ends a page
+        text, pages = joined((str(n), page) for n, page in enumerate(text.split("\f"), 1))
+    yield _whole_file(path, "txt", "", text, encoding, pages)
 
 
 def _read_markdown(path: Path) -> Iterator[SourceDocument | ReadFailure]:
@@ -104,13 +109,16 @@ READERS: dict[str, Reader] = {
 }
 
 
-def _whole_file(path: Path, kind: str, title: str, text: str, encoding: str) -> SourceDocument | ReadFailure:
+def _whole_file(
+    path: Path, kind: str, title: str, text: str, encoding: str, pages: Pages = ()
+) -> SourceDocument | ReadFailure:
     text = clean(text)
     if not text.strip():
         return _empty(path)
     name = path_text(path)
     metadata = {"path": name, "format": kind, "encoding": encoding}
-    return SourceDocument(name, clean(title).strip() or title_of_name(path_text(Path(path.stem))), text, metadata)
+    title = clean(title).strip() or title_of_name(path_text(Path(path.stem)))
+    return SourceDocument(name, title, text, metadata, pages)
 
 
 def _empty(path: Path) -> ReadFailure:

@@ -109,8 +109,8 @@ class Fake:
 def documents(is_full: bool, is_known: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for i, (title, text, n_tokens, similarity, tier, reason) in enumerate(PASSAGES):
-        row = {"index": i, "title": title, "source": "bands.md", "text": text, "similarity": similarity,
-               "file_id": "f1", "n_tokens": n_tokens}  # fmt: skip
+        row = {"index": i, "title": title, "source": "bands.md", "page_label": str(i + 3) if i else None,
+               "text": text, "similarity": similarity, "file_id": "f1", "n_tokens": n_tokens}  # fmt: skip
         if is_known:
             row |= {"tier": "live" if is_full else tier, "miss_reason": None if is_full else reason}
         found.append(row)

@@ -87,6 +87,18 @@ def test_uploads_and_what_becomes_of_them_are_counted(api: Api, service: Service
         assert counted("ingested_files", outcome=outcome) == n + 1
 
 
+def test_what_is_found_is_told_with_its_page(api: Api) -> None:
+    api.make()
+    [paged] = api.send(report="\f".join((text("harbour"), text("violin"), text("glacier"))))
+    api.until("ready", paged)
+    for subject, page in (("harbour", "1"), ("glacier", "3")):
+        [best, *_] = api.found(f"{subject} matters")
+        assert subject in best["text"] and page in best["page_label"].split("–")
+    [bare] = api.send(bare=text("orchard"))
+    api.until("ready", bare)
+    assert api.found("orchard matters")[0]["page_label"] is None
+
+
 def test_an_answer_uses_the_segments_of_the_namespace(api: Api, service: Service) -> None:
     api.make()
     api.until("ready", *api.send(harbour=text("harbour")))

@@ -234,6 +234,7 @@ def test_an_answer_streams_in_with_its_sources_and_its_prompt(window: Window, fa
 
     page.click(".sources li:nth-child(5) summary")
     assert "<script>" in page.inner_text(".sources li:nth-child(5) .passage")
+    assert page.inner_text(".sources li:nth-child(5) .path") == "bands.md, page 7"
     assert page.evaluate("window.hostile") is None and page.locator(".turn img, .turn script").count() == 0
 
 

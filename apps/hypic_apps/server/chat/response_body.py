@@ -38,6 +38,7 @@ def documents(ready: PreparedRequest, uses: tuple[SegmentUse, ...] | None = None
             "index": i,
             "title": source.title,
             "source": source.metadata.get("filename"),
+            "page_label": source.page_label,
             "text": source.text,
             "similarity": source.similarity,
             "file_id": source.metadata.get("file_id"),

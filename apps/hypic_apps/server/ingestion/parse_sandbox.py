@@ -19,6 +19,7 @@ from typing import Any
 
 from hypic_rag.config import Settings, format_bytes
 from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path, title_of_name
+from hypic_rag.retrieval.readers.pages import Pages
 
 TOLD_FAILURES = 5
 POLL_SECONDS = 0.05
@@ -85,12 +86,12 @@ def parse(file: Path, out: Path, limits: ParseLimits, stopped: threading.Event) 
     return answer["error"] or None
 
 
-def documents(out: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield title, text and metadata of what ``parse`` wrote."""
+def documents(out: Path) -> Iterator[tuple[str, str, dict[str, Any], Pages]]:
+    """Yield title, text, metadata and pages of what ``parse`` wrote."""
     with out.open(encoding="ascii") as lines:
         for line in lines:
             row = json.loads(line)
-            yield row["title"], row["text"], row["metadata"]
+            yield row["title"], row["text"], row["metadata"], tuple((at, label) for at, label in row["pages"])
 
 
 def main() -> int:
@@ -154,7 +155,7 @@ def _row(document: SourceDocument) -> dict[str, Any]:
     """Make a row of a document; a title that only repeats the file's name here is none."""
     metadata = {key: value for key, value in document.metadata.items() if key != "path"}
     title = "" if document.title == title_of_name(Path(document.metadata["path"]).stem) else document.title
-    return {"title": title, "text": document.text, "metadata": metadata}
+    return {"title": title, "text": document.text, "metadata": metadata, "pages": document.pages}
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from hypic_rag.locks import FairLock
 from hypic_rag.retrieval import plan_documents, run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress
 from hypic_rag.retrieval.readers import SourceDocument, title_of_name
+from hypic_rag.retrieval.readers.pages import from_place, n_solid
 from hypic_rag.retrieval.store import Store
 from hypic_rag.retrieval.throttle import Throttle
 
@@ -217,12 +218,13 @@ class Jobs:
         read: set[str] = set()
 
         def documents() -> Iterator[SourceDocument]:
-            for n, (title, text, metadata) in enumerate(parse_sandbox.documents(parsed), 1):
+            for n, (title, text, metadata, pages) in enumerate(parse_sandbox.documents(parsed), 1):
                 title = title or (title_of_name(Path(job.filename).stem) if metadata.get("format") != "jsonl" else "")
                 metadata |= {"path": job.id, "file_id": job.id, "filename": job.filename}
                 read.add(str(n))
                 for i, part in enumerate(parts(text)):
-                    yield SourceDocument(f"{job.id}/{n}.{i}", title, part, metadata)
+                    yield SourceDocument(f"{job.id}/{n}.{i}", title, part, metadata, pages)
+                    pages = from_place(pages, n_solid(part))
 
         plan = plan_documents(store, engine, documents(), job.id, pace)
         pairs = {pair for document in plan.documents for pair in document.chunks}

@@ -1,7 +1,7 @@
 // The passages beside an answer: title, similarity, where their segments came from, and the text.
 
 import { h } from "./dom.js";
-import { origin } from "./words.js";
+import { origin, pageName } from "./words.js";
 
 /** element; show(run); point(index) and open(index) at one. Rows keep their height while an answer comes. */
 export function sourcesView() {
@@ -34,7 +34,8 @@ function sourceItem(document, i) {
   const similarity = h("span", { class: "similarity", title: "Similarity of the passage and the question" },
     isScored ? [h("span", { class: "hidden" }, "similarity "), document.similarity.toFixed(2)] : []);
   const passage = h("div", { class: "passage", tabIndex: 0, role: "region", "aria-label": `Passage ${i + 1}` }, h("p", {}, document.text ?? ""));
-  const file = document.source && document.source !== document.title ? h("p", { class: "fine path" }, document.source) : null;
+  const where = [document.source !== document.title && document.source, pageName(document.page_label)].filter(Boolean).join(", ");
+  const file = where ? h("p", { class: "fine path" }, where) : null;
   const details = h("details", {},
     h("summary", {},
       h("span", { class: "source-title" }, h("span", { class: "source-number" }, String(i + 1)), document.title || "Untitled"),

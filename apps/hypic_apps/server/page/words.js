@@ -22,6 +22,8 @@ export function bytes(n) {
 const TIERS = { device: "GPU memory", host: "memory", disk: "disk", remote: "remote" };
 export const tierName = (tier) => TIERS[tier] ?? tier;
 
+export const pageName = (label) => (label ? `page${label.includes("–") ? "s" : ""} ${label}` : "");
+
 const REASONS = {
   never_seen: "not prefilled before",
   evicted: "had made room for others",

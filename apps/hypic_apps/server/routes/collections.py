@@ -45,7 +45,13 @@ def search(
 ) -> dict[str, Any]:
     found = serving.collections.retriever(asking, name).retrieve(q, k)
     data = [
-        {"file_id": one.metadata["file_id"], "title": one.title, "text": one.text, "similarity": one.similarity}
+        {
+            "file_id": one.metadata["file_id"],
+            "title": one.title,
+            "page_label": one.page_label,
+            "text": one.text,
+            "similarity": one.similarity,
+        }
         for one in found
     ]
     return {"object": "list", "data": data}

@@ -31,11 +31,13 @@ class Usage(BaseModel):
 
 class UsedDocument(BaseModel):
     """A document of the prompt. similarity: cosine, where it was found for the question. tier: where its segment came
-    from; null: it was prefilled for this answer, for the ``miss_reason``."""
+    from; null: it was prefilled for this answer, for the ``miss_reason``. page_label: "7", or "7–8", where it is known
+    on which pages of the file it stands."""
 
     index: int
     title: str
     source: str | None
+    page_label: str | None
     text: str
     similarity: float | None
     file_id: str | None
@@ -208,6 +210,7 @@ class FileBody(BaseModel):
 class FoundChunk(BaseModel):
     file_id: str
     title: str
+    page_label: str | None
     text: str
     similarity: float
 
