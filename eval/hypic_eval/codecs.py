@@ -1,6 +1,7 @@
 """What storing segments by a codec costs, question by question, against the same entries as they were computed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -86,25 +87,35 @@ def measure_question(
     found = {name: row for name, key in keys.items() if (row := rows.get(key)) is not None}
     if len(found) == len(engines):
         return found
-    cache = engines[NONE].cache
     measured: dict[str, dict[str, Any]] = {}
     as_computed: NDArray[np.float64] | None = None
+    with same_entries(engines, asked, mode) as stored_bytes:
+        for name, engine in engines.items():
+            row, logprobs = measure(engine, asked, mode, as_computed)
+            as_computed = logprobs if as_computed is None else as_computed
+            measured[name] = {**row, "codec": name, "stored_bytes": stored_bytes[name]}
+            if name not in found:
+                rows.append(keys[name], measured[name])
+    return measured
+
+
+@contextmanager
+def same_entries(
+    engines: Mapping[str, "SegmentEngine"], asked: MeasuredQuestion, mode: Mode
+) -> Iterator[dict[str, list[int]]]:
+    """Prefill the question's documents once, and have the same entries stored by every codec while the block runs.
+    Yield by codec the bytes of each as stored."""
+    cache = engines[NONE].cache
     segments = {name: segment_keys(engine, asked, mode) for name, engine in engines.items()}
     try:
         engines[NONE].prefill(asked.prompt.documents, policy=mode.policy)
         entries = [moved(cache.lookup(key).entry, engines[NONE].device) for key in segments[NONE]]  # type: ignore[union-attr]
-        for name, engine in engines.items():
+        for name in engines:
             for key, entry in zip(segments[name], entries, strict=True):
                 cache.put(key, entry)
-            stored_bytes = [engine.codec.encode(entry).nbytes for entry in entries]
-            row, logprobs = measure(engine, asked, mode, as_computed)
-            as_computed = logprobs if as_computed is None else as_computed
-            measured[name] = {**row, "codec": name, "stored_bytes": stored_bytes}
-            if name not in found:
-                rows.append(keys[name], measured[name])
+        yield {name: [engine.codec.encode(entry).nbytes for entry in entries] for name, engine in engines.items()}
     finally:
         cache.discard({key.digest for of_codec in segments.values() for key in of_codec})
-    return measured
 
 
 def moved(entry: "Entry", device: "torch.device") -> "Entry":

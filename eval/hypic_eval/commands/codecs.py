@@ -27,6 +27,9 @@ def run(
     data: Annotated[Path, Argument(exists=True, dir_okay=False, help="The questions, jsonl.")],
     codecs: Annotated[str, Option("--codecs", help="Separated by commas; each is compared with none.")] = CODECS,
     mode: Annotated[str, Option("--mode", help="How documents are assembled: hypic:w=8, last_state, add.")] = MODE,
+    long: Annotated[
+        int | None, Option("--long", min=2, help="Instead, greedy answers of up to so many tokens: 256 to 1024.")
+    ] = None,
     limit: Limit = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("codecs.json"),
     rows: Rows = None,
@@ -38,6 +41,8 @@ def run(
 
     Bytes a segment, first-token KL to codec none (in thousandths of a nat), equal first tokens and answers, scores
     with paired differences. Documents are prefilled once a question, and every codec stores the same entries.
+    With --long: where answers leave those of codec none, the NLL of full recompute's text, and whether they go round in
+    circles; take a set that is answered at length, such as Multi-News.
     Exit code 1 if a goal is missed. Run again after an interruption, it goes on.
     """
     try:
@@ -49,6 +54,7 @@ def run(
     chosen = settings(model, device, dtype)
 
     from hypic_eval.codecs import NONE, run_codecs
+    from hypic_eval.long_outputs import run_long_outputs
     from hypic_eval.rows import RowFile
     from hypic_rag.cache import codec_named
 
@@ -60,13 +66,14 @@ def run(
         raise BadParameter(str(error), param_hint="--codecs") from error
     row_file = RowFile(rows or rows_beside(out))
     with progress_bar() as on_progress:
-        run_codecs(
-            open_engine(chosen),
-            data,
-            names,
-            chosen_mode,
-            row_file,
-            limit,
-            lambda done, total: on_progress(data.stem, done, total),
-        ).save(out)
+
+        def tick(done: int, total: int) -> None:
+            on_progress(data.stem, done, total)
+
+        engine = open_engine(chosen)
+        if long is None:
+            results = run_codecs(engine, data, names, chosen_mode, row_file, limit, tick)
+        else:
+            results = run_long_outputs(engine, data, names, chosen_mode, long, row_file, limit, tick)
+        results.save(out)
     hold_to_goals(show(out, row_file.path))
