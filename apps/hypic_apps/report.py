@@ -13,6 +13,7 @@ def answer_fields(answer: Answer, full: Generation | None = None) -> dict[str, A
     return {
         "question": answer.question,
         "answer": answer.text,
+        "answered": answer.answered,
         "finish_reason": answer.generation.finish_reason if answer.generation else None,
         "sources": _sources(answer),
         "n_dropped": answer.n_dropped,
@@ -67,7 +68,8 @@ def answer_text(fields: dict[str, Any], with_answer: bool = True) -> str:
     if fields["full_answer"] is not None:
         parts.append(f"In full: {fields['full_answer']}")
     if fields["sources"] or fields["n_dropped"]:
-        parts.append("Sources:\n" + sources_text(fields))
+        heading = "Sources" if fields["answered"] else "Read, and none of them says it"
+        parts.append(f"{heading}:\n{sources_text(fields)}")
     if fields["ttft_ms"] is not None:
         parts.append(cost_text(fields))
     return "\n".join(parts)

@@ -40,7 +40,6 @@ REFUSALS = (
     "could not find",
     "do not know",
     "cannot be answered",
-    "nothing to answer from",  # the program's own words, where no passage was found
 )
 """What an answer says where the documents hold none. Anywhere else it makes the answer wrong."""
 

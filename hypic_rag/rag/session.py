@@ -13,6 +13,7 @@ from hypic_rag.rag.pipeline import NothingFound, RagPipeline, RagRequest
 from hypic_rag.rag.question_log import log_question
 from hypic_rag.rag.search import Retriever
 from hypic_rag.rag.turns import Message
+from hypic_rag.rag.unanswered import is_answer
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Answer:
     n_dropped: int = 0
     prompt: Prompt | None = None
     generation: Generation | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether it answers; else it says that the documents do not."""
+        return self.generation is not None and is_answer(self.text)
 
 
 class OutOfContext(ContextTooLong):

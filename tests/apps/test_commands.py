@@ -96,7 +96,8 @@ def test_what_is_not_relevant_is_not_answered_from(asking) -> None:
     assert [Path(source["path"]).name for source in fields["sources"]][:1] == ["lighthouse.txt"]
     assert len(fields["sources"]) < 5
     nothing = json.loads(asking("ask", "What is the refund policy?", *floor).out)
-    assert nothing["answer"].startswith("Nothing relevant was found") and nothing["sources"] == []
+    assert nothing["answer"].startswith("The documents do not say: nothing relevant")
+    assert (nothing["answered"], nothing["sources"], fields["answered"]) == (False, [], True)
 
 
 def test_a_stream_has_the_same_answer(asking) -> None:

@@ -28,9 +28,11 @@ def tokenizer():
 
 
 class FakeEngine:
-    """Answers "ANSWER n documents: QUESTION" word by word. ``prefilled`` lists the segments that were
+    """Answers "ANSWER n documents: QUESTION" word by word, or ``answer``. ``prefilled`` lists the segments that were
     computed.
     """
+
+    answer: str | None = None
 
     def __init__(self, cache=None, fingerprint="f" * 64, context_length=4096, policy=None, delay=0.0):
         self.model = SimpleNamespace(name_or_path="fake/model")
@@ -116,7 +118,8 @@ class FakeEngine:
         uses = tuple(self._use(ids, policy) for ids in prompt.documents)
         question = self.tokenizer.decode(prompt.parts[-1].ids)
         question = re.sub(r"<\|im_\w+\|>|user|assistant|Question:", " ", question).split()
-        words = ["ANSWER", str(len(uses)), "documents:", *question][: sampling.max_new_tokens]
+        words = self.answer.split() if self.answer else ["ANSWER", str(len(uses)), "documents:", *question]
+        words = words[: sampling.max_new_tokens]
         finished = False
         try:
             for i, word in enumerate(words):

@@ -103,6 +103,10 @@ def test_a_store_answers_from_its_cached_segments(
     ids = [one.node.node_id for one in response.source_nodes]
     assert [use["node_id"] for use in about["segments"]] == ids[::-1]  # the nearest last
     assert about["dropped"] == [] and about["report"]["n_from_cache"] == 2 and about["finish_reason"] == "stop"
+    assert about["answered"] is True
+    llm.engine.answer = "The documents do not say."
+    response, text = how(engine)
+    assert text == llm.engine.answer and response.metadata["hypic"]["answered"] is False
     assert llm.engine.prefilled == []
     assert response.metadata[response.source_nodes[0].node.node_id]["title"] == "harbour"
 
@@ -150,6 +154,7 @@ def test_an_empty_store_says_that_nothing_was_retrieved(store, folder, llm, embe
     response, text = how(engine)
     assert type(response) is kind and text == NOTHING_RELEVANT
     assert response.source_nodes == [] and embedder.embedded == []
+    assert response.metadata["hypic"]["answered"] is False
 
 
 @way

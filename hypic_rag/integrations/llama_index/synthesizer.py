@@ -29,7 +29,7 @@ from hypic_rag.integrations.llama_index.node_text import title_and_text
 from hypic_rag.prompt import Prompt, asked_question
 from hypic_rag.rag.order import Order, Place, arrange
 from hypic_rag.rag.passage import chunk_place
-from hypic_rag.rag.unanswered import NOTHING_RELEVANT
+from hypic_rag.rag.unanswered import NOTHING_RELEVANT, is_answer
 
 dispatcher = get_dispatcher(__name__)
 
@@ -46,8 +46,9 @@ class HypicSynthesizer(BaseSynthesizer):
 
     A response's ``metadata`` has LlamaIndex's {node_id: metadata} and under ``"hypic"``: ``dropped`` (node
     ids that did not fit the context; whole, from the end; they are not among ``source_nodes``),
-    ``segments`` (node id, tokens, tier, reason of a miss, of each in the prompt's order), ``report`` and
-    ``finish_reason``. Of a stream, all but ``dropped`` are there when it has ended.
+    ``segments`` (node id, tokens, tier, reason of a miss, of each in the prompt's order), ``report``,
+    ``finish_reason`` and ``answered`` (False where it says that the documents do not say). Of a stream, all but
+    ``dropped`` are there when it has ended.
     """
 
     def __init__(
@@ -189,6 +190,8 @@ class _Answer:
         self.additional: Sequence[NodeWithScore] = ()
         self.messages = [ChatMessage(role=MessageRole.USER, content=question)]
         self.about: dict[str, Any] = {"dropped": [one.node.node_id for one in dropped], "segments": []}
+        if prompt is None:
+            self.about["answered"] = False
         self.metadata: dict[str, Any] = {one.node.node_id: one.node.metadata for one in nodes}
         self.metadata["hypic"] = self.about
 
@@ -231,6 +234,7 @@ class _Answer:
             {"node_id": one.node.node_id, **use} for one, use in zip(self.nodes, report["segments"], strict=True)
         ]
         self.about.update(segments=segments, report=report, finish_reason=raw["finish_reason"])
+        self.about["answered"] = is_answer(response.message.content or "")
         n_live = sum(use["tier"] == "live" for use in segments)
         dispatcher.event(
             SegmentsAssembled(

@@ -13,6 +13,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from hypic_apps.server import errors
 from hypic_apps.server.routes import page
 
+from hypic_rag.rag.unanswered import is_answer
+
 POLICY = {"mode": "hypic", "seam_tokens": 8, "compose": "exact"}
 BAND = (
     "is a rock band that was formed in a small town. Its first record came out on a label of its own, and sold well "
@@ -253,7 +255,12 @@ async def stream(fake: Fake, body: dict[str, Any], trouble: str | None) -> Async
                 yield "data: {not json\n\n"
             yield event({"content": word if i == 0 else f" {word}"})
             await asyncio.sleep(fake.token_seconds)
-        yield event({}, finish_reason="stop", documents=documents(is_full, True), hypic=figures(is_full, n_turns))
+        yield event(
+            {},
+            finish_reason="stop",
+            documents=documents(is_full, True),
+            hypic={**figures(is_full, n_turns), "answered": is_answer(fake.answer)},
+        )
         yield "data: [DONE]\n\n"
         is_whole = True
     finally:

@@ -46,6 +46,7 @@ def test_an_answer(client: openai.OpenAI, server: Running) -> None:
     assert sum(one["n_tokens"] for one in hypic["segments"]) == prompt.n_tokens == hypic["prompt_tokens"]
     assert set(hypic["ms"]) == {"queue", "prefill", "assemble", "ttft", "decode", "total"}
     assert hypic["ms"]["total"] >= hypic["ms"]["ttft"] > 0
+    assert hypic["answered"] is True
 
 
 def test_the_second_time_it_comes_from_the_cache(client: openai.OpenAI) -> None:
@@ -148,6 +149,10 @@ def test_stop_strings_end_the_answer(server: Running) -> None:
     got = server.chat("Go on.", max_tokens=30, stop=stop)["choices"][0]
     assert got["finish_reason"] == "stop"
     assert got["message"]["content"] == whole[: whole.index(stop)]
+
+
+def test_where_no_documents_are_asked_nothing_is_said_of_them(server: Running) -> None:
+    assert server.chat("Go on.", max_tokens=1)["hypic"]["answered"] is None
 
 
 def test_the_seed_decides_what_is_drawn(server: Running) -> None:

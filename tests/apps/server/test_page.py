@@ -238,6 +238,16 @@ def test_an_answer_streams_in_with_its_sources_and_its_prompt(window: Window, fa
     assert page.evaluate("window.hostile") is None and page.locator(".turn img, .turn script").count() == 0
 
 
+def test_an_answer_that_there_is_none_has_no_sources(window: Window, fake: Fake) -> None:
+    fake.add("bands", "bands.md")
+    page = window.open()
+    ask(page)
+    assert page.inner_text(".sources h3") == "Sources"
+    fake.answer = "The documents do not say."
+    ask(page)
+    assert page.inner_text(".turn:nth-child(2) .sources h3") == "Read, and none of them says it"
+
+
 def test_the_prompt_is_drawn_to_scale_and_told_in_words(window: Window, fake: Fake) -> None:
     fake.add("bands", "bands.md")
     page = window.open()

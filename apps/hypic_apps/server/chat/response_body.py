@@ -7,6 +7,7 @@ from hypic_rag.engine import Report, SegmentUse
 from hypic_rag.engine.assemble import cached_seam
 from hypic_rag.prompt import Part
 from hypic_rag.rag import PreparedRequest
+from hypic_rag.rag.unanswered import is_answer
 
 
 def usage(answer: StreamedAnswer) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def hypic(answer: StreamedAnswer) -> dict[str, Any]:
         "resumed_tokens": report.resumed_tokens,
         "n_dropped": answer.ready.n_dropped,
         "finish_reason": answer.generation.finish_reason,
+        "answered": is_answer(answer.generation.text) if answer.ready.prompt.documents else None,
         "ms": {
             "queue": round(stream.queue_ms, 3),
             "prefill": round(report.prefill_ms, 3),

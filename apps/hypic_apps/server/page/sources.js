@@ -1,18 +1,20 @@
 // The passages beside an answer: title, similarity, where their segments came from, and the text.
 
-import { h } from "./dom.js";
+import { h, setText } from "./dom.js";
 import { origin, pageName } from "./words.js";
 
 /** element; show(run); point(index) and open(index) at one. Rows keep their height while an answer comes. */
 export function sourcesView() {
   const list = h("ol", { class: "plain" });
-  const element = h("aside", { class: "sources", "aria-label": "Sources", hidden: true }, h("div", { class: "sources-head" }, h("h3", {}, "Sources"), h("span", { class: "fine", "aria-hidden": "true" }, "similarity")), list);
+  const heading = h("h3", {}, "Sources");
+  const element = h("aside", { class: "sources", "aria-label": "Sources", hidden: true }, h("div", { class: "sources-head" }, heading, h("span", { class: "fine", "aria-hidden": "true" }, "similarity")), list);
   let items = [];
 
   return {
     element,
     show({ documents, hypic, state }) {
       element.hidden = documents.length === 0;
+      setText(heading, hypic?.answered === false ? "Read, and none of them says it" : "Sources");
       if (items.length !== documents.length) {
         items = documents.map(sourceItem);
         list.replaceChildren(...items.map((item) => item.element));
