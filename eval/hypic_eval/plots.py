@@ -83,6 +83,17 @@ def plots_of(rows: Sequence[ResultRow]) -> list[Plot]:
                 lambda ax, swept=swept: curves(ax, swept),  # type: ignore[misc]
             )
         )
+        timed = [row for row in rows if row.settings.get("sweep", {}).get("axis") == axis and row.metric == TTFT]
+        if timed and axis in TIMED:
+            plots.append(
+                Plot(
+                    f"{name}-{axis}-time",
+                    f"{data}: time to the first token by {axis}",
+                    f"Time to the first token of each mode, from a warm cache, where {AXES[axis]}; medians, and bands "
+                    "of quartiles.",
+                    lambda ax, timed=timed: curves(ax, timed),  # type: ignore[misc]
+                )
+            )
     return plots
 
 
@@ -124,8 +135,11 @@ AXES = {
     "size": "the same documents are cut, or put together, into segments of at most so many tokens",
     "order": "the documents are shuffled; 0 is the data set's order, the rest show what order alone does",
     "gold": "the documents with the answer stand at that place: 0 is first, 1 last",
+    "budget": "the cache has room for so many percent of all segments' bytes",
 }
 """Axis of a sweep -> what is varied, as in "F1 where …"."""
+TIMED = ("documents", "size")
+"""Axes along which the time to the first token is drawn, too."""
 
 
 def bars(ax: "Axes", rows: Sequence[ResultRow], marks: Sequence[float] = ()) -> None:

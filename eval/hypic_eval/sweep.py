@@ -28,8 +28,10 @@ VALUES = {
     "size": (64, 128, 256, 512, 1024),
     "order": (0, 1, 2, 3, 4),
     "gold": (0, 0.25, 0.5, 0.75, 1),
+    "budget": (2, 5, 10, 20, 40, 60, 80, 100),
 }
-"""Axis -> where it is measured unless told otherwise. Whole numbers, but for ``gold``: 0 (first) to 1 (last)."""
+"""Axis -> where it is measured unless told otherwise. Whole numbers, but for ``gold``, 0 (first) to 1 (last), and
+``budget``, in percent (cache_budget.py)."""
 
 
 def run_sweep(
@@ -85,10 +87,13 @@ def points(
 
 def check(axis: str, values: Sequence[float]) -> None:
     """Raise BadInput for values that the axis cannot have."""
-    least, most = {"documents": (1, 1000), "size": (64, 65536), "gold": (0, 1)}.get(axis, (0, 65536))
+    least, most = {"documents": (1, 1000), "size": (64, 65536), "gold": (0, 1), "budget": (0, 100)}.get(
+        axis, (0, 65536)
+    )
+    in_parts = axis in ("gold", "budget")
     for x in values:
-        if not least <= x <= most or (axis != "gold" and x != int(x)):
-            kind = "a number" if axis == "gold" else "a whole number"
+        if not least <= x <= most or (not in_parts and x != int(x)):
+            kind = "a number" if in_parts else "a whole number"
             raise BadInput(f"{axis} cannot be {x:g}: give {kind} from {least} to {most}")
 
 

@@ -59,6 +59,7 @@ USAGE = {
     "an unknown search": ["plain-use", str(Path(__file__).parent), "--search", "sparse"],
     "an unknown way to replay": ["replay", __file__, "--modes", "last_state"],
     "unknown arrivals": ["replay", __file__, "--arrivals", "uniform"],
+    "an axis of no values": ["sweep", __file__, "--axis", "budget", "--values", "much"],
     "no such part": ["quality", __file__, "--part", "3/2"],
     "no folder for a report": ["report", __file__],
 }

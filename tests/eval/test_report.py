@@ -93,17 +93,19 @@ def test_runs_and_sweeps_of_a_set_on_one_page(
     make_engine: Make, few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_quality(make_engine(), [few], parse_modes("none,full,hypic"), RowFile(None), limit=3).save(tmp_path / "q.json")
-    for axis, values in (("seam", (0, 8)), ("order", (0, 1))):
+    for axis, values in (("seam", (0, 8)), ("documents", (2, 4))):
         modes = parse_modes("full,hypic")
         run_sweep(make_engine(), few, axis, values, modes, RowFile(None), 3).save(tmp_path / f"{axis}.json")
-    files = [str(tmp_path / name) for name in ("q.json", "seam.json", "order.json")]
+    files = [str(tmp_path / name) for name in ("q.json", "seam.json", "documents.json")]
     monkeypatch.setattr(sys, "argv", ["hypic-eval", "report", *files, "--out", str(tmp_path / "page")])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
     assert capsys.readouterr().out.strip() == str(tmp_path / "page" / "index.html")
     drawn = {path.name for path in (tmp_path / "page").glob("*.svg")}
-    assert drawn == {f"hotpotqa_few-{name}.svg" for name in ("score", "pgr", "time", "seam", "order")}
+    assert drawn == {
+        f"hotpotqa_few-{name}.svg" for name in ("score", "pgr", "time", "seam", "documents", "documents-time")
+    }
 
 
 def test_two_runs_of_a_set_are_compared_instead(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ from hypic_rag.errors import BadInput
 def run(
     data: Annotated[Path, Argument(exists=True, dir_okay=False, help="jsonl rows {id, question, docs, answers}.")],
     axis: Annotated[
-        Literal["seam", "documents", "size", "order", "gold"],
-        Option("--axis", help="What is varied: tokens of the seam, number or size of segments, order, place of gold."),
+        Literal["seam", "documents", "size", "order", "gold", "budget"],
+        Option("--axis", help="What is varied: the seam, number or size of segments, order, place of gold, budget."),
     ],
     values: Annotated[str | None, Option("--values", help="Instead of the usual ones: 0,8,32.")] = None,
-    modes: Annotated[str, Option("--modes", help="As for quality.")] = "none,full,hypic:w=8",
+    modes: Annotated[str, Option("--modes", help="As for quality; budget has none.")] = "none,full,hypic:w=8",
     limit: Limit = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("sweep.json"),
     rows: Rows = None,
@@ -43,7 +43,8 @@ def run(
 
     seam: 0 to 64 tokens. documents: so many, those with the answer among them. size: documents cut or put together to
     segments of at most so many tokens. order: shuffles by seed, 0 is the data set's. gold: where the documents with the
-    answer stand, 0 first, 1 last. hypic-eval report draws the curves.
+    answer stand, 0 first, 1 last. budget: of a cache, in percent of what all segments take; the share that comes from
+    it where documents are asked for by Zipf, and no model runs. hypic-eval report draws the curves.
     """
     try:
         chosen_modes = parse_modes(modes)
@@ -58,8 +59,15 @@ def run(
     from hypic_eval.rows import RowFile
     from hypic_eval.sweep import VALUES, run_sweep
 
-    row_file = RowFile(rows or rows_beside(out))
     at = VALUES[axis] if places is None else places
+    if axis == "budget":
+        from hypic_eval.cache_budget import run_budget_sweep
+
+        with progress_bar() as on_progress:
+            run_budget_sweep(open_engine(chosen), data, at, limit, on_progress).save(out)
+        show(out)
+        return
+    row_file = RowFile(rows or rows_beside(out))
     with progress_bar() as on_progress:
         engine = open_engine(chosen)
         run_sweep(engine, data, axis, at, chosen_modes, row_file, limit, on_progress, chosen_part).save(out)
