@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from hypic_rag.errors import BadInput, nearest
 from hypic_rag.paths import absolute, reason, utf8
+from hypic_rag.rag.answer_length import RULE
 from hypic_rag.rag.order import DEFAULT_ORDER, Order
 from hypic_rag.setting_values import (
     bounded,
@@ -76,7 +77,8 @@ class Settings:
         None, one_of("hypic", "full"), "MODE", "hypic (cached segments) or full (recompute everything)."
     )
     log_questions: bool = _setting(False, yes_or_no, "YES|NO", "Keep the question in the store, for hypic-rag audit.")
-    max_new_tokens: int = _setting(256, whole(1), "N", "Most tokens of an answer.")
+    # None: what suits the question.
+    max_new_tokens: int | None = _setting(None, whole(1), "N", f"Most tokens of an answer. Default: {RULE}.")
     temperature: float = _setting(0.0, number(0.0, 100.0), "X", "0 takes the likeliest token.")
     top_p: float = _setting(
         1.0, number(0.0, 1.0, low_open=True), "X", "Sample among the likeliest tokens of this share."

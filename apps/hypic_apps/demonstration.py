@@ -42,9 +42,10 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
                 engine,
                 StoreSearch(store, options),
                 policy,
-                Sampling(MAX_ANSWER_TOKENS),
+                Sampling(),
                 settings.top_k,
                 order=cast(Order, settings.order),
+                max_tokens=MAX_ANSWER_TOKENS,
             )
             warm_up(engine, policy)
             for _ in conversation.ask(question):

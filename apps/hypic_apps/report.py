@@ -15,6 +15,7 @@ def answer_fields(answer: Answer, full: Generation | None = None) -> dict[str, A
         "answer": answer.text,
         "answered": answer.answered,
         "finish_reason": answer.generation.finish_reason if answer.generation else None,
+        "max_new_tokens": answer.sampling.max_new_tokens if answer.sampling else None,
         "sources": _sources(answer),
         "n_dropped": answer.n_dropped,
         "mode": report.policy.mode if report else None,
@@ -70,6 +71,9 @@ def answer_text(fields: dict[str, Any], with_answer: bool = True) -> str:
     if fields["sources"] or fields["n_dropped"]:
         heading = "Sources" if fields["answered"] else "Read, and none of them says it"
         parts.append(f"{heading}:\n{sources_text(fields)}")
+    if fields["finish_reason"] == "length":
+        limit = fields["max_new_tokens"]
+        parts.append(f"Cut off after {limit} tokens, the most for this question: --max-new-tokens N gives others")
     if fields["ttft_ms"] is not None:
         parts.append(cost_text(fields))
     return "\n".join(parts)

@@ -198,12 +198,21 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
         from hypic_rag.engine import Sampling
         from hypic_rag.rag import Order, Session
 
-        sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
+        sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, seed=settings.seed)
         if not store.counts()[1]:
             named_so = settings.store or settings.collection or "default"
             raise BadInput(no_documents("store" if settings.store else "collection", named_so))
         log_to = store.folder if settings.log_questions else None
-        yield Session(engine, search, engine.policy, sampling, settings.top_k, log_to, cast(Order, settings.order))
+        yield Session(
+            engine,
+            search,
+            engine.policy,
+            sampling,
+            settings.top_k,
+            log_to,
+            cast(Order, settings.order),
+            settings.max_new_tokens,
+        )
 
 
 def is_there(settings: Settings) -> bool:

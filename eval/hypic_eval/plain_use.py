@@ -130,10 +130,12 @@ def answer_all(
     from hypic_rag.engine import Sampling
     from hypic_rag.rag import Order, SearchOptions, Session, StoreSearch
 
-    sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
+    sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, seed=settings.seed)
     search, order = StoreSearch(store, SearchOptions.of(settings)), cast(Order, settings.order)
     for question in questions:
-        session = Session(engine, search, mode.policy, sampling, settings.top_k, order=order)
+        session = Session(
+            engine, search, mode.policy, sampling, settings.top_k, order=order, max_tokens=settings.max_new_tokens
+        )
         for _ in session.ask(question.text):
             pass
         last, done = session.last, session.last.generation

@@ -11,6 +11,7 @@ from hypic_rag.engine import Policy, Sampling, SegmentEngine
 from hypic_rag.engine.calibration.measurement import FULL, token_kl
 from hypic_rag.errors import BadInput, HypicError
 from hypic_rag.prompt import Prompt
+from hypic_rag.rag.answer_length import answer_tokens
 from hypic_rag.rag.order import DEFAULT_ORDER, Order
 from hypic_rag.rag.pipeline import RagPipeline, RagRequest
 from hypic_rag.rag.search import Retriever, StoreSearch
@@ -103,14 +104,14 @@ def audit(
     *,
     top_k: int = 5,
     order: Order = DEFAULT_ORDER,
-    max_new_tokens: int = 256,
+    max_new_tokens: int | None = None,
     search: Retriever | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AuditReport:
     """Retrieve for each question, answer greedily under ``policy`` and in full, and compare.
 
     Segments that are not in the cache are made, as for any question. One that cannot be asked is listed, and the
-    others are replayed. search: over the store; None for all of it.
+    others are replayed. search: over the store; None for all of it. max_new_tokens: None for what suits each question.
     Raises BadInput for a policy that recomputes in full, an empty store, or no question that could be replayed.
     """
     if policy.mode == "full":
@@ -118,16 +119,17 @@ def audit(
     if not store.counts()[1]:
         raise BadInput(no_documents("store", store.folder))
     search = search or StoreSearch(store)
-    pipeline, sampling = RagPipeline(engine), Sampling(max_new_tokens)
+    pipeline = RagPipeline(engine)
     warm_up(engine, policy)
     replays, failures = [], []
     for done, question in enumerate(questions, 1):
+        sampling = Sampling(max_new_tokens or answer_tokens(question))
         try:
             ready = pipeline.prepare(
                 RagRequest((Message("user", question),), policy, sampling, max_new_tokens, top_k=top_k, order=order),
                 retriever=search,
             )
-            replays.append(_replay(engine, question, ready.prompt, policy, sampling))
+            replays.append(_replay(engine, question, ready.prompt, policy, ready.sampling))
         except HypicError as error:
             failures.append(NotReplayed(question, str(error)))
         on_progress(done, len(questions))

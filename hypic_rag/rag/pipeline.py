@@ -38,9 +38,9 @@ class RagRequest:
     top_k: int = 5
     order: Order = DEFAULT_ORDER
 
-    @property
-    def kept_for_answer(self) -> int:
-        return self.max_tokens or self.sampling.max_new_tokens
+    def kept_for_answer(self, context_length: int) -> int:
+        """Return how many tokens documents leave free: what is asked for, else of a short context a quarter."""
+        return self.max_tokens or min(self.sampling.max_new_tokens, context_length // 4)
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,14 @@ class RagPipeline:
     ) -> tuple[Turn, int]:
         """Return the turn after ``before``, and how many of its passages had no room."""
         engine, form = self.engine, self.engine.format
-        room = engine.context_length - asked.kept_for_answer
+        kept_for_answer = asked.kept_for_answer(engine.context_length)
+        room = engine.context_length - kept_for_answer
         asking = form.prompt(question, (), system)
         n_asking = len(asking.parts[-1].ids)
         if n_asking > room:  # before it is searched for: of a very long one that takes seconds
             raise ContextTooLong(
                 f"the question takes {n_asking} tokens, and of the context of {engine.model_name}, "
-                f"{engine.context_length} tokens, {asked.kept_for_answer} are kept for the answer. Ask a shorter "
+                f"{engine.context_length} tokens, {kept_for_answer} are kept for the answer. Ask a shorter "
                 "question, or for a shorter answer"
             )
         if retriever is None:  # what an asker gives itself is taken as it is, and stays from turn to turn
@@ -199,7 +200,7 @@ class RagPipeline:
                 new.setdefault(ids_of_one, passage)
         # What has no room is what is least near, so that they are put in order only then.
         if before is None:
-            _, n_dropped = fit_first_turn(engine, asking.with_documents(new), asked.kept_for_answer)
+            _, n_dropped = fit_first_turn(engine, asking.with_documents(new), kept_for_answer)
         else:
             _, n_dropped = next_turn(form, before.prompt, before.answer_ids, question, list(new), room)
         kept = arrange(list(new.items())[: len(new) - n_dropped], asked.order, lambda pair: pair[1].place)

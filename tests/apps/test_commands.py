@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from hypic_apps import demonstration
+from hypic_apps.session import open_conversation
 from safetensors.torch import load_file, save_file
 
+from hypic_rag.config import Settings
 from hypic_rag.rag import Session
 
 COST = re.compile(
@@ -98,6 +100,17 @@ def test_what_is_not_relevant_is_not_answered_from(asking) -> None:
     nothing = json.loads(asking("ask", "What is the refund policy?", *floor).out)
     assert nothing["answer"].startswith("The documents do not say: nothing relevant")
     assert (nothing["answered"], nothing["sources"], fields["answered"]) == (False, [], True)
+
+
+def test_the_limit_of_an_answer_suits_the_question_unless_it_is_given(asking, tiny_model: Path) -> None:
+    assert json.loads(asking("ask", "Who built the lighthouse?", "--json").out)["max_new_tokens"] == 6  # environment
+    cut = asking("ask", "Who built the lighthouse?", "--max-new-tokens", "2").out
+    assert "Cut off after 2 tokens, the most for this question: --max-new-tokens N gives others" in cut
+    with open_conversation(Settings.load({"model": str(tiny_model), "min_similarity": -1})) as conversation:
+        for question, limit in (("Who built the lighthouse?", 64), ("What of the lighthouse?", 256)):
+            conversation.start_anew()
+            assert "".join(conversation.ask(question)) == conversation.last.text
+            assert conversation.last.sampling and conversation.last.sampling.max_new_tokens == limit
 
 
 def test_a_stream_has_the_same_answer(asking) -> None:

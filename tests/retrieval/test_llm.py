@@ -14,6 +14,7 @@ from hypic_rag.cache import SegmentCache
 from hypic_rag.engine import Policy
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.integrations.llama_index.llm import HypicLLM
+from hypic_rag.integrations.llama_index.synthesizer import HypicSynthesizer
 
 QUESTION = "where are the ships"
 MESSAGES = [ChatMessage(role="user", content=QUESTION)]
@@ -104,6 +105,26 @@ def test_options_of_a_call_go_before_those_of_the_llm():
         ("x",),
     )
     assert policy == Policy(seam_tokens=16)
+
+
+LIMITS = {  # of the llm, of the call, question, limit
+    "none given, who": (None, {}, "Who signed it?", 64),
+    "none given, a summary": (None, {}, "Summarize it.", 512),
+    "the llm's": (9, {}, "Who signed it?", 9),
+    "the call's": (9, {"max_tokens": 7}, "Who signed it?", 7),
+    "the call's alone": (None, {"max_new_tokens": 7}, "Summarize it.", 7),
+}
+
+
+@pytest.mark.parametrize("own, options, question, limit", LIMITS.values(), ids=LIMITS)
+def test_over_documents_the_limit_suits_the_question_where_none_is_given(own, options, question, limit):
+    engine = Recorder()
+    synthesizer = HypicSynthesizer(HypicLLM(engine=engine, max_new_tokens=own))
+    synthesizer.get_response(question, ["A text."], **options)
+    assert engine.asked[0].max_new_tokens == limit
+    engine.context_length = 400
+    synthesizer.get_response(question, ["A text."], **options)
+    assert engine.asked[0].max_new_tokens == min(limit, 100)
 
 
 def test_async_calls_leave_the_event_loop_free():

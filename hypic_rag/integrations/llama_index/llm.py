@@ -34,6 +34,7 @@ from hypic_rag.integrations.llama_index.background import in_background, result_
 from hypic_rag.integrations.llama_index.recipe import options_of, recipe
 from hypic_rag.integrations.llama_index.responses import astream_of_chat, chat_of, completion_of, stream_of_chat
 from hypic_rag.prompt import Prompt
+from hypic_rag.rag.answer_length import USUAL, answer_tokens
 from hypic_rag.rag.prompting import prompt_over
 from hypic_rag.retrieval.manifest import Manifest
 from hypic_rag.retrieval.store import Store
@@ -60,7 +61,7 @@ class HypicLLM(LLM):
     """
 
     model: str
-    max_new_tokens: int = 256
+    max_new_tokens: int | None = None
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
@@ -83,7 +84,7 @@ class HypicLLM(LLM):
         dtype: str | None = None,
         device_memory: int | None = None,
         namespace: str = "",
-        max_new_tokens: int = 256,
+        max_new_tokens: int | None = None,
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int | None = None,
@@ -98,7 +99,8 @@ class HypicLLM(LLM):
         that is made stores segments ("none", "int8", "int8-kv8"): of a store, that with which it was ingested, or its
         segments are not found. device, dtype: a GPU in bfloat16 where there is one, else a CPU in float32; of a store
         too the dtype has to be that of its ingestion. device_memory: bytes of a GPU for segments and running requests.
-        namespace: whose segments are found and made, a collection's, say.
+        namespace: whose segments are found and made, a collection's, say. max_new_tokens: without, over documents what
+        suits the question (see answer_length.py), else 256.
         kwargs: LlamaIndex's own (callback_manager, output_parser, ...). Raises BadInput for others.
         """
         if unknown := set(kwargs) - set(type(self).model_fields):
@@ -235,10 +237,14 @@ class HypicLLM(LLM):
     def metadata(self) -> LLMMetadata:
         return LLMMetadata(
             context_window=self._engine.context_length,
-            num_output=self.max_new_tokens,
+            num_output=self.max_new_tokens or USUAL,
             is_chat_model=True,
             model_name=self.model,
         )
+
+    def answer_tokens(self, question: str) -> int:
+        """Return how many tokens an answer over documents may have."""
+        return self.max_new_tokens or min(answer_tokens(question), self._engine.context_length // 4)
 
     def documents_prompt(
         self, question: str, documents: Sequence[tuple[str, str]], system: str | None = None
@@ -249,7 +255,7 @@ class HypicLLM(LLM):
         ContextTooLong where not even the first fits, BadInput for an empty question.
         """
         leading = system if system is not None else self.system_prompt
-        return prompt_over(self._engine, question, documents, self.max_new_tokens, leading)
+        return prompt_over(self._engine, question, documents, self.answer_tokens(question), leading)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], prompt: Prompt | None = None, **kwargs: Any) -> ChatResponse:
@@ -337,6 +343,8 @@ class HypicLLM(LLM):
         values = {name: getattr(self, name) for name in SAMPLING} | {
             name: value for name, value in given.items() if value is not None
         }
+        if values["max_new_tokens"] is None:
+            values["max_new_tokens"] = USUAL
         values["stop"] = (values["stop"],) if isinstance(values["stop"], str) else tuple(values["stop"])
         return Sampling(**values)
 

@@ -64,7 +64,7 @@ class HypicSynthesizer(BaseSynthesizer):
             raise BadInput(
                 f"HypicSynthesizer needs a HypicLLM, but got a {type(llm).__name__}: write HypicSynthesizer(HypicLLM())"
             )
-        window, n_answer = llm.metadata.context_window, llm.max_new_tokens
+        window, n_answer = llm.metadata.context_window, llm.metadata.num_output
 
         def tokenizer(text: str) -> list[int]:  # given, so that LlamaIndex loads none of its own
             return list(llm.engine.format.encode(text))
@@ -139,7 +139,8 @@ class HypicSynthesizer(BaseSynthesizer):
             return _Answer(question, prompt, arranged, kept, dropped)
         return _Answer(question, prompt, kept, kept, dropped)
 
-    def _respond(self, answer: "_Answer", options: dict[str, Any]) -> str | Generator[str, None, None]:
+    def _respond(self, answer: "_Answer", given: dict[str, Any]) -> str | Generator[str, None, None]:
+        options = self._options(answer.question, given)
         llm, asked = self._hypic_llm, answer.messages
         if answer.prompt is None:
             return self._empty_response_generator() if self._streaming else self._empty_response
@@ -147,13 +148,19 @@ class HypicSynthesizer(BaseSynthesizer):
             return answer.deltas(llm.stream_chat(asked, prompt=answer.prompt, **options))
         return answer.text(llm.chat(asked, prompt=answer.prompt, **options))
 
-    async def _arespond(self, answer: "_Answer", options: dict[str, Any]) -> str | AsyncGenerator[str, None]:
+    async def _arespond(self, answer: "_Answer", given: dict[str, Any]) -> str | AsyncGenerator[str, None]:
+        options = self._options(answer.question, given)
         llm, asked = self._hypic_llm, answer.messages
         if answer.prompt is None:
             return self._empty_response_agenerator() if self._streaming else self._empty_response
         if self._streaming:
             return answer.adeltas(await llm.astream_chat(asked, prompt=answer.prompt, **options))
         return answer.text(await llm.achat(asked, prompt=answer.prompt, **options))
+
+    def _options(self, question: str, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("max_tokens") or given.get("max_new_tokens"):
+            return given
+        return {**given, "max_new_tokens": self._hypic_llm.answer_tokens(question)}
 
     @contextmanager
     def _synthesis(

@@ -246,6 +246,25 @@ def test_without_max_tokens_the_answer_takes_the_room_there_is(make_service: Cal
         assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
+LIMITS = {  # the server's, the request's, question, of the answer
+    "none given, who": (None, {}, "Who built it?", 64),
+    "none given, a summary": (None, {}, "Summarize it.", 512),
+    "the server's": (9, {}, "Who built it?", 9),
+    "the request's": (9, {"max_tokens": 7}, "Who built it?", 7),
+    "the request's alone": (None, {"max_tokens": 7}, "Summarize it.", 7),
+    "without documents": (None, {"documents": None}, "Who built it?", 256),
+}
+
+
+@pytest.mark.parametrize("own, fields, question, limit", LIMITS.values(), ids=LIMITS)
+def test_over_documents_the_limit_suits_the_question(
+    make_service: Callable[..., Service], own: int | None, fields: dict[str, Any], question: str, limit: int
+) -> None:
+    with running(make_service(max_new_tokens=own)) as server:
+        got = server.chat(question, **{"documents": DOCUMENTS, "max_tokens": None, **fields})
+        assert got["hypic"]["max_tokens"] == limit
+
+
 def test_unknown_fields_and_neutral_ones_are_passed_over(server: Running) -> None:
     fields = {
         "n": 1, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "frequency_penalty": 0.0,

@@ -67,6 +67,7 @@ def hypic(answer: StreamedAnswer) -> dict[str, Any]:
         "cached_tokens": report.cached_tokens,
         "resumed_tokens": report.resumed_tokens,
         "n_dropped": answer.ready.n_dropped,
+        "max_tokens": answer.ready.sampling.max_new_tokens,
         "finish_reason": answer.generation.finish_reason,
         "answered": is_answer(answer.generation.text) if answer.ready.prompt.documents else None,
         "ms": {

@@ -34,10 +34,11 @@ async def chat(
     """Answer the last message; over documents, where some are given or a collection is named."""
     check_model(found, body.model)
     passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
+    question = body.messages[-1].content if body.documents or body.collection is not None else None
     asked = RagRequest(
         tuple(Message("system" if one.role == "developer" else one.role, one.content) for one in body.messages),
         policy_of(body, found.engine.policy),
-        sampling_of(body, found.settings),
+        sampling_of(body, found.settings, question),
         body.max_completion_tokens or body.max_tokens,
         passages or None,
         body.top_k or found.settings.top_k,

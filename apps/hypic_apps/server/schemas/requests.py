@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_va
 from hypic_apps.server.errors import ApiError
 from hypic_rag.config import Settings
 from hypic_rag.engine.policy import Compose, Mode, Policy, Sampling
+from hypic_rag.rag.answer_length import USUAL, answer_tokens
 from hypic_rag.rag.order import Order
 
 FAST = Field(fail_fast=True)
@@ -181,11 +182,11 @@ def policy_of(body: RequestBody, policy: Policy) -> Policy:
     return replace(policy, **given) if given else policy  # type: ignore[arg-type]
 
 
-def sampling_of(body: RequestBody, settings: Settings) -> Sampling:
-    """Return the server's sampling, with what the request gives; ``max_new_tokens`` is decided
-    by the prompt. Raises BadInput."""
+def sampling_of(body: RequestBody, settings: Settings, question: str | None = None) -> Sampling:
+    """Return the server's sampling, with what the request gives but ``max_tokens``; ``max_new_tokens`` is lowered to
+    the room that the prompt leaves. question: where documents are asked. Raises BadInput."""
     return Sampling(
-        settings.max_new_tokens,
+        settings.max_new_tokens or (USUAL if question is None else answer_tokens(question)),
         settings.temperature if body.temperature is None else body.temperature,
         settings.top_p if body.top_p is None else body.top_p,
         settings.seed if body.seed is None else body.seed,

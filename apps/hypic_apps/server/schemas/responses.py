@@ -70,7 +70,8 @@ class PromptSegment(BaseModel):
 
 
 class Hypic(BaseModel):
-    """What the answer cost. n_dropped: documents that were found and had no room. answered: false where the text says
+    """What the answer cost. n_dropped: documents that were found and had no room. max_tokens: that the
+    answer might have had. answered: false where the text says
     that the documents do not say; null without documents."""
 
     mode: Mode
@@ -81,6 +82,7 @@ class Hypic(BaseModel):
     cached_tokens: int
     resumed_tokens: int
     n_dropped: int
+    max_tokens: int
     finish_reason: Literal["stop", "length", "repetition"]
     answered: bool | None
     ms: Milliseconds
