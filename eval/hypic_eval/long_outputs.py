@@ -35,38 +35,46 @@ def run_long_outputs(
     rows: RowFile,
     limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ignore_end: bool = False,
 ) -> Results:
     """Answer the questions of a file (the first ``limit``) from the same entries stored by every codec, greedily and
     with at most ``n_tokens``.
 
-    engine: of codec "none", which is measured too. Raises BadInput for an unknown codec.
+    engine: of codec "none", which is measured too. ignore_end: go on behind an end token, as a model that answers
+    shortly would show nothing of long answers else. Raises BadInput for an unknown codec.
     """
+    engine = endless(engine) if ignore_end else engine
     engines = {NONE: engine} | {name: with_codec(engine, name) for name in codecs}
     task, questions = read_questions(data, limit=limit)
     longer = replace(task, max_new_tokens=n_tokens)
     asked = [ask(engine, longer, question) for question in questions]
     measured: ByCodec = {name: [] for name in engines}
     for done, one in enumerate(asked, start=1):
-        for name, row in measure_long(engines, one, mode, rows).items():
+        for name, row in measure_long(engines, one, mode, rows, ignore_end).items():
             measured[name].append(row)
         on_progress(done, len(asked))
     notes = [
         f"Documents are assembled as {mode}; answers are greedy, of at most {n_tokens} tokens. First divergence: the "
         "first token that is not the one from the entries as computed (codec none); of an answer that has none, its "
-        "length. Full's text: the answer of full recompute. An answer that goes round in circles is ended.",
+        "length. Full's text: the answer of full recompute. An answer that goes round in circles is ended."
+        + (" End tokens are gone past." if ignore_end else ""),
         dropped_documents(data.stem, asked, engine.context_length),
     ]
     return Results("codecs", describe_machine(), summarise(engine, data.stem, longer.name, mode, measured), notes)
 
 
 def measure_long(
-    engines: Mapping[str, "SegmentEngine"], asked: MeasuredQuestion, mode: Mode, rows: RowFile
+    engines: Mapping[str, "SegmentEngine"],
+    asked: MeasuredQuestion,
+    mode: Mode,
+    rows: RowFile,
+    ignore_end: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Answer by every codec, or take it from ``rows`` where all are there."""
+    """Answer by every codec, or take it from ``rows`` where all are there. ignore_end: of the engines."""
     from hypic_rag.engine import Sampling
 
     keys = {
-        name: row_key({"long outputs": VERSION, "measured": measured_key(engine, asked, mode)})
+        name: row_key({"long outputs": VERSION, "end": ignore_end, "measured": measured_key(engine, asked, mode)})
         for name, engine in engines.items()
     }
     found = {name: row for name, key in keys.items() if (row := rows.get(key)) is not None}
@@ -87,6 +95,7 @@ def measure_long(
                 "answer": answer.text,
                 "token_ids": list(answer.token_ids),
                 "finish_reason": answer.finish_reason,
+                "ignore_end": ignore_end,
                 "nll_of_full": engine.score(asked.prompt, text, policy=mode.policy).nll,
                 "tokens_of_full": len(text),
                 "model": engine.fingerprint,
@@ -98,6 +107,13 @@ def measure_long(
             if name not in found:
                 rows.append(keys[name], measured[name])
     return measured
+
+
+def endless(engine: "SegmentEngine") -> "SegmentEngine":
+    """Return the same engine, to which no token ends an answer."""
+    other = engine.within(engine.namespace)
+    other.__dict__["_ends"] = frozenset()
+    return other
 
 
 def first_divergence(ours: Sequence[int], theirs: Sequence[int]) -> int | None:

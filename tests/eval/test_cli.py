@@ -48,6 +48,7 @@ USAGE = {
     "a limit of nothing": ["quality", __file__, "--limit", "0"],
     "an unknown codec": ["codecs", __file__, "--codecs", "int4"],
     "a codec in full": ["codecs", __file__, "--mode", "full"],
+    "short answers without an end": ["codecs", __file__, "--ignore-end"],
     "a codec of nothing stored": ["codecs", __file__, "--mode", "selective"],
     "a mode that the product has not": ["plain-use", str(Path(__file__).parent), "--mode", "kv_only"],
     "an unknown dtype": ["quality", __file__, "--dtype", "int3"],

@@ -64,6 +64,25 @@ def test_answers_by_codec_and_the_text_of_full(few: Path, tmp_path: Path) -> Non
     assert again.rows == results.rows and path.read_text() == before
 
 
+@pytest.mark.parametrize("ignore_end", [False, True])
+def test_answers_go_on_behind_their_end_where_asked_to(few: Path, ignore_end: bool) -> None:
+    import tiny
+    from hypic_eval.measure import ask
+    from hypic_eval.task import read_questions
+
+    engine, file = tiny.engine("qwen3_5_text"), RowFile(None)
+    task, questions = read_questions(few, limit=1)
+    prompt = ask(engine, task, questions[0]).prompt
+    second = engine.generate(prompt, Sampling(max_new_tokens=2), policy=MODE.policy).token_ids[1]
+    engine.__dict__["_ends"] = frozenset([second])  # the model ends behind its first token, if not before
+    run_long_outputs(engine, few, ["int8"], MODE, 12, file, limit=1, ignore_end=ignore_end)
+    assert [told["codec"] for told in file.rows.values()] == [NONE, "int8"]
+    for told in file.rows.values():
+        assert (len(told["token_ids"]) > 1, told["finish_reason"]) == (ignore_end, "length" if ignore_end else "stop")
+        assert told["ignore_end"] == ignore_end
+    assert engine.__dict__["_ends"] == {second}
+
+
 def row(token_ids: tuple[int, ...], nll: float, finish_reason: str = "length") -> dict[str, Any]:
     about = {"commit": "c", "date": "d", "machine": "m"}
     return {**about, "token_ids": list(token_ids), "nll_of_full": nll, "finish_reason": finish_reason}

@@ -30,6 +30,9 @@ def run(
     long: Annotated[
         int | None, Option("--long", min=2, help="Instead, greedy answers of up to so many tokens: 256 to 1024.")
     ] = None,
+    ignore_end: Annotated[
+        bool, Option("--ignore-end", help="With --long: go on behind end tokens, where a model answers shortly.")
+    ] = False,
     limit: Limit = None,
     out: Annotated[Path, Option("--out", help="Where the results go.")] = Path("codecs.json"),
     rows: Rows = None,
@@ -51,6 +54,8 @@ def run(
             raise BadInput(f"{chosen_mode} does not assemble stored segments; name hypic:w=8, last_state or add")
     except BadInput as error:
         raise BadParameter(str(error), param_hint="--mode") from error
+    if ignore_end and long is None:
+        raise BadParameter("it is of long answers: give --long", param_hint="--ignore-end")
     chosen = settings(model, device, dtype)
 
     from hypic_eval.codecs import NONE, run_codecs
@@ -74,6 +79,6 @@ def run(
         if long is None:
             results = run_codecs(engine, data, names, chosen_mode, row_file, limit, tick)
         else:
-            results = run_long_outputs(engine, data, names, chosen_mode, long, row_file, limit, tick)
+            results = run_long_outputs(engine, data, names, chosen_mode, long, row_file, limit, tick, ignore_end)
         results.save(out)
     hold_to_goals(show(out, row_file.path))
