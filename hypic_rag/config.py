@@ -13,7 +13,7 @@ from typing import Any, get_args
 from hypic_rag.errors import BadInput, nearest
 from hypic_rag.paths import absolute, reason, utf8
 from hypic_rag.rag.answer_length import RULE
-from hypic_rag.rag.order import DEFAULT_ORDER, Order
+from hypic_rag.rag.order import Order
 from hypic_rag.setting_values import (
     bounded,
     number,
@@ -57,8 +57,12 @@ class Settings:
     )
     tenant: str = _setting("local", text, "NAME", "Whose collection; local where the server has no keys.")
     top_k: int = _setting(5, whole(1), "N", "How many chunks to retrieve.")
-    order: str = _setting(
-        DEFAULT_ORDER, one_of(*get_args(Order)), "HOW", "Passages in the prompt: " + ", ".join(get_args(Order)) + "."
+    # None: the model's calibrated one, without a calibration nearest-last.
+    order: str | None = _setting(
+        None,
+        one_of(*get_args(Order)),
+        "HOW",
+        f"Passages in the prompt: {', '.join(get_args(Order))}. Default: as calibrated, else nearest-last.",
     )
     search: str = _setting("hybrid", one_of("hybrid", "dense", "lexical"), "HOW", "By vectors and words, or by one.")
     # None: what suits the embedder, 0.35 of the default one.

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 from hypic_apps import session
 from hypic_apps.progress import counting
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
-from hypic_rag.rag import Order, Retriever
+from hypic_rag.rag import Retriever
 from hypic_rag.rag.audit import AuditReport, audit, draw_questions
+from hypic_rag.rag.order_calibration import order_in_force
 from hypic_rag.retrieval import Store
 
 
@@ -40,7 +41,7 @@ def audit_store(
             draw_questions(questions, sample, seed),
             engine.policy,
             top_k=settings.top_k,
-            order=cast(Order, settings.order),
+            order=order_in_force(engine.fingerprint, settings.order)[0],
             max_new_tokens=settings.max_new_tokens,
             search=search,
             on_progress=on_progress,

@@ -5,14 +5,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hypic_apps import ingestion, report, session
 from hypic_rag.collections.ledger import Ledger
 from hypic_rag.config import Settings
 from hypic_rag.engine import Sampling, SegmentEngine
 from hypic_rag.paths import path_text
-from hypic_rag.rag import Order, SearchOptions, Session, StoreSearch
+from hypic_rag.rag import SearchOptions, Session, StoreSearch
+from hypic_rag.rag.order_calibration import order_in_force
 from hypic_rag.rag.warming import warm_up
 from hypic_rag.retrieval.plan import IngestPlan, plan_documents
 from hypic_rag.retrieval.readers import SourceDocument, read_path
@@ -44,7 +45,7 @@ def demonstrate(settings: Settings) -> Iterator[dict[str, Any]]:
                 policy,
                 Sampling(),
                 settings.top_k,
-                order=cast(Order, settings.order),
+                order=order_in_force(engine.fingerprint, settings.order)[0],
                 max_tokens=MAX_ANSWER_TOKENS,
             )
             warm_up(engine, policy)

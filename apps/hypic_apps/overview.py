@@ -10,6 +10,7 @@ from hypic_rag.collections.search import CollectionSearch
 from hypic_rag.config import Settings, format_budget, format_bytes, home
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.engine.calibration import policy_text
+from hypic_rag.rag.order_calibration import order_in_force
 from hypic_rag.retrieval import Store
 
 
@@ -47,6 +48,7 @@ def text(fields: dict[str, Any]) -> str:
         ),
         ("policy", f"{fields['policy']['text']}; {fields['policy']['why']}"),
         *([("", fields["policy"]["reason"])] if fields["policy"]["reason"] else []),
+        ("order", f"{fields['order']['name']}; {fields['order']['why']}"),
         ("codec", fields["codec"]),
     ]
     if store is None:
@@ -75,8 +77,9 @@ def text(fields: dict[str, Any]) -> str:
 
 def _about(settings: Settings, engine: SegmentEngine) -> dict[str, Any]:
     """codec: by which segments are stored and looked up now; the tiers may hold those of others too."""
+    order, why = order_in_force(engine.fingerprint, settings.order)
     about = {"home": str(home()), "model": _model(engine), "policy": _policy(settings, engine)}
-    return {**about, "codec": engine.codec.name}
+    return {**about, "order": {"name": order, "why": why}, "codec": engine.codec.name}
 
 
 def _model(engine: SegmentEngine) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hypic_rag.config import Settings, home, store_folder
 from hypic_rag.errors import BadInput
@@ -196,7 +196,8 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
     """Open a conversation with the collection or the store."""
     with open_search(settings) as (engine, store, search):
         from hypic_rag.engine import Sampling
-        from hypic_rag.rag import Order, Session
+        from hypic_rag.rag import Session
+        from hypic_rag.rag.order_calibration import order_in_force
 
         sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, seed=settings.seed)
         if not store.counts()[1]:
@@ -210,7 +211,7 @@ def open_conversation(settings: Settings) -> Iterator["Session"]:
             sampling,
             settings.top_k,
             log_to,
-            cast(Order, settings.order),
+            order_in_force(engine.fingerprint, settings.order)[0],
             settings.max_new_tokens,
         )
 

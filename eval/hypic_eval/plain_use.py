@@ -128,10 +128,10 @@ def answer_all(
 ) -> Iterator[PlainAnswer]:
     """Ask each question on its own, as ``hypic-rag ask`` does."""
     from hypic_rag.engine import Sampling
-    from hypic_rag.rag import Order, SearchOptions, Session, StoreSearch
+    from hypic_rag.rag import DEFAULT_ORDER, Order, SearchOptions, Session, StoreSearch
 
     sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, seed=settings.seed)
-    search, order = StoreSearch(store, SearchOptions.of(settings)), cast(Order, settings.order)
+    search, order = StoreSearch(store, SearchOptions.of(settings)), cast(Order, settings.order or DEFAULT_ORDER)
     for question in questions:
         session = Session(
             engine, search, mode.policy, sampling, settings.top_k, order=order, max_tokens=settings.max_new_tokens

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hypic_eval.measure import MeasuredQuestion, right_answer
 from hypic_eval.task import Question, Task, read_questions
 from hypic_rag.config import Settings
+from hypic_rag.rag.order import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from hypic_rag.engine import SegmentEngine
@@ -46,7 +47,7 @@ class AskRetrieved:
 
 def searching(settings: Settings) -> dict[str, Any]:
     """Name what decides which passages a question is answered from, for the figures made of it."""
-    return {name: getattr(settings, name) for name in SEARCHING}
+    return {name: getattr(settings, name) for name in SEARCHING} | {"order": settings.order or DEFAULT_ORDER}
 
 
 def digest_of(engine: "SegmentEngine", questions: Iterable[Question], chunk_tokens: int) -> str:
@@ -106,7 +107,7 @@ def ask_retrieved(
         Sampling(max_new_tokens=n_answer),
         n_answer,
         top_k=settings.top_k,
-        order=cast(Order, settings.order),
+        order=cast(Order, settings.order or DEFAULT_ORDER),
     )
     about = {"retrieved": settings.top_k, "searching": searching(settings)}
     try:

@@ -110,11 +110,27 @@ def _consecutive(
         if n_groups and len(group) < MIN_DOCUMENTS:
             return
         _, text = group[n_groups % len(group)]  # every place in the prompt is asked about in turn
-        yield f'Which words follow "{_passage(text)}" in the documents?', group, str(path)
+        yield _asked(_passage(text)), group, str(path)
         n_groups += 1
     if not n_groups:
         why = f" ({failures[0]})" if failures else ""
         raise BadInput(f"{path} has no text to calibrate on{why}: give a file or folder of documents")
+
+
+def continued(text: str) -> tuple[str, str] | None:
+    """Return a question of how a passage from the middle of a text goes on, and what does; None of a short one."""
+    passage = _passage(text)
+    words = text.split()
+    said = passage.split()
+    for i in range(len(words) - len(said)):
+        if words[i : i + len(said)] == said:
+            follows = words[i + len(said) :]
+            return (_asked(passage), " ".join(follows)) if len(said) > 2 and len(follows) > 2 else None
+    return None
+
+
+def _asked(passage: str) -> str:
+    return f'Which words follow "{passage}" in the documents?'
 
 
 def _passage(text: str) -> str:

@@ -3,12 +3,15 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypic_apps import calibration, demonstration
+from hypic_apps.session import open_conversation
 
 from hypic_rag import HypicLLM, HypicQueryEngine, Policy
+from hypic_rag.config import Settings
 from hypic_rag.engine.calibration import Calibration, Thresholds, calibration_file, read, write
 
 ANYTHING = ("--max-kl", "1000", "--min-same-first", "0")  # a random model is near to nothing
@@ -108,6 +111,37 @@ def test_where_nothing_is_good_enough_full_is_in_force(cli, text: Path, document
         assert json.loads(cli("ask", "Where is the fair?", "--json", *arguments).out)["mode"] == "hypic"
     assert re.search(r"^policy +full; calibrated on ", cli("info").out, re.M)
     assert re.search(r"^policy +full; given: mode$", with_mode(cli, "full"), re.M)
+
+
+def test_the_order_is_chosen_on_the_documents_and_used_where_none_is_given(
+    cli, text: Path, tmp_path: Path, tiny_model, home: Path
+) -> None:
+    arguments = ("calibrate", "--data", text, "--chunk-tokens", "64", "--limit", "1", *ANYTHING)
+    done = cli(*arguments)
+    assert done.code == 0 and "No order of passages was measured: that takes documents" in done.out
+    missing = cli(*arguments, "--collection", "other")
+    assert missing.code == 1 and "no collection 'other'" in missing.err and "calibrating" not in missing.err
+    assert cli("ingest", text, "--chunk-tokens", "64").code == 0
+    n_bytes = json.loads(cli("info", "--json").out)["cache"]["disk"]["n_bytes"]
+    fields = json.loads(cli(*arguments, "--json", "--limit", "2").out)
+    orders = {one["order"]: one["nll"] for one in fields["orders"]}
+    assert {*orders} == {"nearest-first", "nearest-last", "document", "ends"} and fields["order"] in orders
+    assert {one["n"] for one in fields["orders"]} == {len(fields["orders"][0]["each"])} and fields["order_reason"]
+    info = json.loads(cli("info", "--json").out)
+    assert info["order"] == {
+        "name": fields["order"],
+        "why": f"calibrated on {fields['date'][:10]} (n={fields['orders'][0]['n']})",
+    }
+    assert info["cache"]["disk"]["n_bytes"] == n_bytes  # nothing measured is kept
+
+    found = read(fields["fingerprint"])
+    write(replace(found, order="ends"), calibration_file(found.fingerprint))
+    assert HypicQueryEngine.from_collection()._response_synthesizer._order == "ends"
+    assert HypicQueryEngine.from_collection(order=None)._response_synthesizer._order is None
+    assert HypicQueryEngine.from_collection(order="document")._response_synthesizer._order == "document"
+    for given, order in ((None, "ends"), ("nearest-first", "nearest-first")):
+        with open_conversation(Settings.load({"order": given, "model": str(tiny_model)})) as conversation:
+            assert conversation.order == order
 
 
 def with_mode(cli, mode: str) -> str:

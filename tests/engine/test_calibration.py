@@ -113,6 +113,22 @@ def test_a_calibration_measures_every_candidate(calibrated: Calibration, gdn_eng
         calibration.calibrate(gdn_engine, [], "nothing")
 
 
+def test_a_calibration_of_a_version_that_knew_no_orders_is_read(home: Path, calibrated: Calibration) -> None:
+    file = calibration.calibration_file(calibrated.fingerprint)
+    calibration.write(calibrated, file)
+    fields = json.loads(file.read_text())
+    former = {name: value for name, value in fields.items() if name not in ("order", "order_reason", "orders")}
+    file.write_text(json.dumps({**former, "version": 1}))
+    assert calibration.read(calibrated.fingerprint) == calibrated and calibrated.order is None
+    measured = tuple(calibration.OrderMeasurement(order, 2, 1.5, (1.0, 2.0)) for order in ("ends", "document"))
+    ordered = replace(calibrated, order="ends", order_reason="why", orders=measured)
+    calibration.write(ordered, file)
+    assert calibration.read(calibrated.fingerprint) == ordered
+    file.write_text(json.dumps({**fields, "version": 3}))
+    with pytest.raises(BadInput, match="version 3"):
+        calibration.read(calibrated.fingerprint)
+
+
 def figures(seam: int, kl: float, same_first: float = 1.0, compose: str = "exact") -> Measurement:
     policy = Policy(seam_tokens=seam, compose=compose)  # type: ignore[arg-type]
     return replace(FULL, policy=policy, kl=kl, same_first=same_first, segment_bytes=1e6)
@@ -169,7 +185,7 @@ DAMAGE = {
     "not JSON": lambda text: text[:-9],
     "empty": lambda text: "",
     "a list": lambda text: "[]",
-    "another version": lambda text: text.replace('"version": 1,', '"version": 2,'),
+    "another version": lambda text: text.replace('"version": 2,', '"version": 3,'),
     "another model": lambda text: text.replace('"fingerprint": "tiny', '"fingerprint": "huge'),
     "an unknown composition": lambda text: text.replace('"exact"', '"exactly"'),
     "half a token": lambda text: re.sub(r'"seam_tokens": \d+', '"seam_tokens": 8.5', text),
@@ -239,7 +255,7 @@ def test_the_engine_takes_it_where_no_policy_is_given(home: Path, tmp_path: Path
 
 def test_the_file_is_json_for_others_too(calibrated: Calibration) -> None:
     fields = json.loads(json.dumps(calibrated.fields()))
-    assert (fields["format"], fields["version"]) == ("hypic-rag calibration", 1)
+    assert (fields["format"], fields["version"]) == ("hypic-rag calibration", 2)
     assert fields["measurements"][0]["policy"]["mode"] == "full"
     assert fields["thresholds"] == {"max_kl": 0.5, "min_same_first": 0.5, "distance": 0.05}
 

@@ -1,4 +1,5 @@
-"""``hypic-rag calibrate MODEL``: measure every policy against full recompute, and put the best in force."""
+"""``hypic-rag calibrate MODEL``: measure every policy against full recompute, every order of passages on the documents
+that are there, and put the best in force."""
 
 import json
 from dataclasses import replace
@@ -11,7 +12,7 @@ from hypic_apps.cli import options
 from hypic_rag.config import Settings
 
 
-@options.with_settings("model", "top_k", "chunk_tokens", "dtype", "device")
+@options.with_settings("model", "top_k", "chunk_tokens", *options.DOCUMENTS, "embedder", "dtype", "device")
 def run(
     settings: Settings,
     context: Context,
@@ -60,6 +61,9 @@ def run(
     smallest seam whose continuation KL (over full's own answer of up to 16 tokens) is near the best, among the
     policies that are good enough. Where none is, it is full recompute. From then on it is the model's policy
     wherever none is given, in commands and in the library.
+
+    The order of passages in the prompt is chosen beside it, on the documents of the collection or store: which of them
+    makes how their own texts go on likeliest. Without documents none is chosen.
     """
     from hypic_rag.retrieval.readers import read_path
 

@@ -15,7 +15,8 @@ from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.collections.database import CollectionDatabase
 from hypic_rag.config import Settings
 from hypic_rag.engine import SegmentEngine
-from hypic_rag.rag import RagPipeline
+from hypic_rag.rag import Order, RagPipeline
+from hypic_rag.rag.order_calibration import order_in_force
 
 if TYPE_CHECKING:
     from hypic_rag.retrieval import Embedder
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 class Service:
     """folder: everything that the server keeps (HYPIC_HOME/server): database, collections, segments.
 
-    rag: the path of questions, with finished turns of conversations. started: seconds since 1970.
+    rag: the path of questions, with finished turns of conversations. order: of passages that are found, where
+    a request names none. started: seconds since 1970.
     """
 
     settings: Settings
@@ -36,6 +38,7 @@ class Service:
     preparing: PreparationPool = field(default_factory=PreparationPool)
     started: int = field(default_factory=lambda: int(time.time()))
     rag: RagPipeline = field(init=False)
+    order: Order = field(init=False)
     keys: Keys = field(init=False)
     metrics: Metrics = field(init=False)
     database: CollectionDatabase = field(init=False)
@@ -43,6 +46,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.rag = RagPipeline(self.engine)
+        self.order, _ = order_in_force(self.engine.fingerprint, self.settings.order)
         self.keys = Keys(self.folder)
         self.metrics = Metrics(self.engine, self.loop)
         self.database = CollectionDatabase(self.folder / "server.sqlite")

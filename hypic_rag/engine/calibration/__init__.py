@@ -3,7 +3,14 @@
 from hypic_rag.engine.calibration.active_policy import ActivePolicy, policy_in_force
 from hypic_rag.engine.calibration.choice import Choice, Thresholds, choose, policy_text
 from hypic_rag.engine.calibration.measurement import Measurement, candidates, measure, prompt_room
-from hypic_rag.engine.calibration.record import Calibration, calibration_file, check_writable, read, write
+from hypic_rag.engine.calibration.record import (
+    Calibration,
+    OrderMeasurement,
+    calibration_file,
+    check_writable,
+    read,
+    write,
+)
 from hypic_rag.engine.calibration.run import calibrate
 
 __all__ = [
@@ -11,6 +18,7 @@ __all__ = [
     "Calibration",
     "Choice",
     "Measurement",
+    "OrderMeasurement",
     "Thresholds",
     "calibrate",
     "calibration_file",

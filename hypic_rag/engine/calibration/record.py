@@ -17,14 +17,26 @@ from hypic_rag.stored_json import made, parse_object
 
 FOLDER = "calibrations"
 FORMAT = "hypic-rag calibration"
-VERSION = 1
+VERSION = 2
+OF_VERSION_1 = {"order": None, "order_reason": "", "orders": ()}  # it knew nothing of orders
+
+
+@dataclass(frozen=True)
+class OrderMeasurement:
+    """An order of passages over ``n`` questions. nll: of the right answers, nats a token, mean of ``each`` question."""
+
+    order: str
+    n: int
+    nll: float
+    each: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Calibration:
     """policy: the model's. reason: why. data: what it was measured on. date: UTC, ISO 8601. n: prompts.
 
-    versions: of the packages that computed. measurements: full recompute first.
+    versions: of the packages that computed. measurements: full recompute first. order: of passages, None where none was
+    measured; order_reason, orders: why, and all of them.
     """
 
     model: str
@@ -39,6 +51,13 @@ class Calibration:
     dtype: str
     device: str
     versions: dict[str, str]
+    order: str | None = None
+    order_reason: str = ""
+    orders: tuple[OrderMeasurement, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.order is None) != (not self.orders):
+            raise ValueError("it has an order without measurements of any, or these without an order")
 
     def fields(self) -> dict[str, Any]:
         """Return the fields as the file has them."""
@@ -48,8 +67,14 @@ class Calibration:
     def of_fields(cls, fields: dict[str, Any]) -> "Calibration":
         """Make a calibration of what JSON made of ``fields``. Raises ValueError, TypeError, KeyError."""
         values = dict(fields)
-        if (found := (values.pop("format"), values.pop("version"))) != (FORMAT, VERSION):
-            raise ValueError(f"it says {found[0]!r}, version {found[1]!r}, and not {FORMAT!r}, version {VERSION}")
+        said, version = values.pop("format"), values.pop("version")
+        if said != FORMAT or version not in (1, VERSION):
+            raise ValueError(f"it says {said!r}, version {version!r}, and not {FORMAT!r}, version {VERSION}")
+        if version == 1:
+            values = {**values, **OF_VERSION_1}
+        values["orders"] = tuple(
+            made(OrderMeasurement, {**one, "each": tuple(one["each"])}) for one in values["orders"]
+        )
         values["policy"] = _policy(values["policy"])
         values["thresholds"] = made(Thresholds, values["thresholds"])
         values["measurements"] = tuple(

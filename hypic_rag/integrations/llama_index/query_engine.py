@@ -5,7 +5,7 @@ import os
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks.base import CallbackManager
@@ -20,7 +20,8 @@ from hypic_rag.errors import BadInput
 from hypic_rag.integrations.llama_index.llm import HypicLLM
 from hypic_rag.integrations.llama_index.retriever import StoreRetriever
 from hypic_rag.integrations.llama_index.synthesizer import HypicSynthesizer
-from hypic_rag.rag.order import DEFAULT_ORDER, Order
+from hypic_rag.rag.order import Order
+from hypic_rag.rag.order_calibration import order_in_force
 from hypic_rag.rag.search import DEFAULT_OPTIONS, SearchOptions, StoreSearch
 from hypic_rag.retrieval.embedder import Embedder
 from hypic_rag.retrieval.store import Store
@@ -43,14 +44,15 @@ class HypicQueryEngine(RetrieverQueryEngine):
         streaming: bool = False,
         *,
         system: str | None = None,
-        order: Order | None = DEFAULT_ORDER,
+        order: Order | Literal["calibrated"] | None = "calibrated",
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
         """Make one over any LlamaIndex index. Its segments are prefilled when first asked for, or by PrefillSegments.
 
-        system: the leading text, in the place of the model's own. order: of the nodes in the prompt; None for that in
-        which they come, as from a postprocessor that arranges them.
+        system: the leading text, in the place of the model's own. order: of the nodes in the prompt; without, the
+        model's calibrated one, where it has one, else nearest-last; None for that in which they come, as from a
+        postprocessor that arranges them.
         """
         retriever = index.as_retriever(similarity_top_k=similarity_top_k)
         return cls._over(retriever, llm, streaming, system, order, node_postprocessors, callback_manager)
@@ -66,7 +68,7 @@ class HypicQueryEngine(RetrieverQueryEngine):
         embedder: Embedder | None = None,
         options: SearchOptions = DEFAULT_OPTIONS,
         system: str | None = None,
-        order: Order | None = DEFAULT_ORDER,
+        order: Order | Literal["calibrated"] | None = "calibrated",
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
@@ -101,7 +103,7 @@ class HypicQueryEngine(RetrieverQueryEngine):
         embedder: Embedder | None = None,
         options: SearchOptions = DEFAULT_OPTIONS,
         system: str | None = None,
-        order: Order | None = DEFAULT_ORDER,
+        order: Order | Literal["calibrated"] | None = "calibrated",
         node_postprocessors: list[BaseNodePostprocessor] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> "HypicQueryEngine":
@@ -148,10 +150,12 @@ class HypicQueryEngine(RetrieverQueryEngine):
         llm: HypicLLM,
         streaming: bool,
         system: str | None,
-        order: Order | None,
+        order: Order | Literal["calibrated"] | None,
         node_postprocessors: list[BaseNodePostprocessor] | None,
         callback_manager: CallbackManager | None,
     ) -> "HypicQueryEngine":
+        if order == "calibrated":
+            order, _ = order_in_force(llm.engine.fingerprint, None)
         synthesizer = HypicSynthesizer(llm, streaming, system, callback_manager=callback_manager, order=order)
         return cls(
             retriever=retriever,

@@ -166,6 +166,11 @@ def test_that_nothing_is_found_is_told_and_why(server: Running) -> None:
     assert code("shelf") == "collection_empty"
 
 
+def test_the_calibrated_order_is_used_where_none_is_given(make_service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hypic_apps.server.app_state.order_in_force", lambda fingerprint, given: (given or "ends", ""))
+    assert make_service().order == "ends" and make_service(order="document").order == "document"
+
+
 ORDERS = {"nearest-first": [0, 1], "nearest-last": [1, 0], "ends": [0, 1], None: [1, 0]}
 
 

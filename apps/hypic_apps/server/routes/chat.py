@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -18,7 +18,7 @@ from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
 from hypic_apps.server.schemas.requests import ChatRequest, policy_of, sampling_of
 from hypic_apps.server.schemas.responses import ChatAnswer, ok
-from hypic_rag.rag import Message, Order, Passage, RagRequest
+from hypic_rag.rag import Message, Passage, RagRequest
 
 router = APIRouter(route_class=AnswerRoute)
 
@@ -42,7 +42,7 @@ async def chat(
         body.max_completion_tokens or body.max_tokens,
         passages or None,
         body.top_k or found.settings.top_k,
-        body.order or cast(Order, found.settings.order),
+        body.order or found.order,
     )
     answer = await rag_chat.begin(found, who, arrived, partial(rag_chat.prepare, found, who, asked, body.collection))
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": found.engine.model_name}
