@@ -60,17 +60,32 @@ def calibrate_model(
             name = "bundled documents" if data is None else path.name
             found = library.calibrate(engine, prompts, name, limits, on_progress)
         if store is not None:
-            with counting("ordering", "questions") as on_progress:
-                search = StoreSearch(store, SearchOptions.of(settings))
-                n_questions = QUESTIONS_A_PROMPT * limit
-                measured = measure_orders(
-                    engine, store, search, found.policy,
-                    n_questions=n_questions, top_k=settings.top_k, on_progress=on_progress,
-                )  # fmt: skip
-            order, why = choose_order(measured)
-            found = replace(found, order=order, order_reason=why, orders=measured)
+            found = _with_order(found, engine, store, settings, QUESTIONS_A_PROMPT * limit)
     library.write(found, file)
     return found, file
+
+
+def _with_order(
+    found: Calibration, engine: SegmentEngine, store: Store, settings: Settings, n_questions: int
+) -> Calibration:
+    """Choose the order under the policy that was chosen. Where that cannot be measured, the policy stands all the
+    same."""
+    search = StoreSearch(store, SearchOptions.of(settings))
+    with counting("ordering", "questions") as on_progress:
+        try:
+            measured = measure_orders(
+                engine,
+                store,
+                search,
+                found.policy,
+                n_questions=n_questions,
+                top_k=settings.top_k,
+                on_progress=on_progress,
+            )
+        except HypicError as error:
+            return replace(found, order_reason=str(error))
+    order, why = choose_order(measured)
+    return replace(found, order=order, order_reason=why, orders=measured)
 
 
 @contextlib.contextmanager
@@ -121,7 +136,8 @@ def outcome_text(found: Calibration, file: Path, in_force: bool) -> str:
     if found.order is not None:
         lines.append(f"Passages {found.order}: {found.order_reason}.")
     else:
-        lines.append("No order of passages was measured: that takes documents. Ingest, then calibrate again.")
+        why = found.order_reason or "that takes documents: ingest, then calibrate again"
+        lines.append(f"No order of passages was chosen: {why}.")
     if not in_force:
         return "\n".join([*lines, f"Written to {file}; nothing was put in force."])
     lines.append(f"In force for {found.model} wherever no policy is given ({file}).")

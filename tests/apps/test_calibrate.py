@@ -118,7 +118,7 @@ def test_the_order_is_chosen_on_the_documents_and_used_where_none_is_given(
 ) -> None:
     arguments = ("calibrate", "--data", text, "--chunk-tokens", "64", "--limit", "1", *ANYTHING)
     done = cli(*arguments)
-    assert done.code == 0 and "No order of passages was measured: that takes documents" in done.out
+    assert done.code == 0 and "No order of passages was chosen: that takes documents" in done.out
     missing = cli(*arguments, "--collection", "other")
     assert missing.code == 1 and "no collection 'other'" in missing.err and "calibrating" not in missing.err
     assert cli("ingest", text, "--chunk-tokens", "64").code == 0
@@ -142,6 +142,15 @@ def test_the_order_is_chosen_on_the_documents_and_used_where_none_is_given(
     for given, order in ((None, "ends"), ("nearest-first", "nearest-first")):
         with open_conversation(Settings.load({"order": given, "model": str(tiny_model)})) as conversation:
             assert conversation.order == order
+
+
+def test_where_the_order_cannot_be_measured_the_policy_stands(cli, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("A ship lies in the harbour of Vardal, and nobody knows why.")
+    assert cli("ingest", tmp_path / "short.txt").code == 0
+    done = cli("calibrate", "--data", text, "--chunk-tokens", "64", "--limit", "1", *ANYTHING)
+    assert done.code == 0 and "In force for " in done.out
+    assert "No order of passages was chosen: the order of passages cannot be measured: 0 of 1 passages" in done.out
+    assert json.loads(cli("info", "--json").out)["order"] == {"name": "nearest-last", "why": "default"}
 
 
 def with_mode(cli, mode: str) -> str:
