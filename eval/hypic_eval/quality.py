@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 Asking = Callable[["SegmentEngine", Path, Task, Sequence[Question]], list[MeasuredQuestion]]
-"""How questions of a file become prompts: over the documents that stand in their rows, or over retrieved ones."""
+"""How questions of a file become prompts: over the documents that stand in their rows, over retrieved ones, or as turns
+of conversations."""
 
 
 def ask_given(engine: "SegmentEngine", path: Path, task: Task, questions: Sequence[Question]) -> list[MeasuredQuestion]:
@@ -52,16 +53,26 @@ def run_quality(
         if not asked:
             notes.append(f"{path.stem}: part {part[0]} of {part[1]} has none of {len(questions)} questions.")
             continue
-        name = path.stem
-        if (n_retrieved := asked[0].about.get("retrieved")) is not None:
-            name += f", {n_retrieved} retrieved"
-        asked = [replace(one, about={"data": name, **one.about}) for one in asked]
+        for name, group in named(path.stem, asked).items():
 
-        def tick(done: int, total: int, name: str = name) -> None:
-            on_progress(name, done, total)
+            def tick(done: int, total: int, name: str = name) -> None:
+                on_progress(name, done, total)
 
-        measured = measure_all(engine, asked, modes, rows, tick)
-        of_file, of_gaps = summarise(engine, name, asked, measured)
-        result_rows += of_file
-        notes += [*of_gaps, dropped_documents(name, asked, engine.context_length), *gold_note(name, asked)]
+            measured = measure_all(engine, group, modes, rows, tick)
+            of_file, of_gaps = summarise(engine, name, group, measured)
+            result_rows += of_file
+            notes += [*of_gaps, dropped_documents(name, group, engine.context_length), *gold_note(name, group)]
     return Results("quality", describe_machine(), result_rows, notes)
+
+
+def named(stem: str, asked: Sequence[MeasuredQuestion]) -> dict[str, list[MeasuredQuestion]]:
+    """Name what a file's questions are told under: by itself, with how many passages were retrieved, by turn."""
+    groups: dict[str, list[MeasuredQuestion]] = {}
+    for one in asked:
+        name = stem
+        if (n_retrieved := one.about.get("retrieved")) is not None:
+            name += f", {n_retrieved} retrieved"
+        if (turn := one.about.get("turn")) is not None:
+            name += f", turn {turn}"
+        groups.setdefault(name, []).append(replace(one, about={"data": name, **one.about}))
+    return groups

@@ -47,6 +47,9 @@ def run(
     retrieve: Annotated[
         int | None, Option("--retrieve", min=1, help="Ask over so many passages found among those of all rows.")
     ] = None,
+    turns: Annotated[
+        int | None, Option("--turns", min=2, help="Ask so many rows after one another as turns of a conversation.")
+    ] = None,
     stores: Annotated[
         Path | None, Option("--stores", file_okay=False, help="Where those are kept. Default: HYPIC_HOME/evaluation.")
     ] = None,
@@ -66,7 +69,7 @@ def run(
     token from a warm cache; and PGR, (score - none) / (full - none), where documents help beyond noise. Run again after
     an interruption, it goes on where it stopped. Several processes may measure --part 1/4 to 4/4 into one --rows; run
     without --part afterwards, it finds all rows there. --order and what follows it are hypic-rag's own settings, and
-    hold for what --retrieve finds.
+    hold for what --retrieve finds. With --turns, earlier turns keep their documents and are answered rightly.
     """
     try:
         chosen_modes = parse_modes(modes)
@@ -82,14 +85,19 @@ def run(
     }
     if retrieve is None and (given := [name for name, value in finding.items() if value is not None]):
         raise BadParameter("it is of what is retrieved: give --retrieve", param_hint=f"--{given[0].replace('_', '-')}")
+    if retrieve is not None and turns is not None:
+        raise BadParameter("turns are asked over their rows' documents: leave out --retrieve", param_hint="--turns")
     chosen_part, chosen = parse_part(part), settings(model, device, dtype, top_k=retrieve, **finding)
 
-    from hypic_eval.quality import ask_given, run_quality
+    from hypic_eval.conversation import AskInTurns
+    from hypic_eval.quality import Asking, ask_given, run_quality
     from hypic_eval.retrieved import AskRetrieved
     from hypic_eval.rows import RowFile
 
     row_file = RowFile(rows or rows_beside(out))
-    asking = ask_given if retrieve is None else AskRetrieved(chosen, stores)
+    asking: Asking = ask_given if retrieve is None else AskRetrieved(chosen, stores)
+    if turns is not None:
+        asking = AskInTurns(turns)
     with progress_bar() as on_progress:
         engine = open_engine(chosen)
         run_quality(engine, files, chosen_modes, row_file, task, limit, on_progress, chosen_part, asking).save(out)
