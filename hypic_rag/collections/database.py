@@ -1,4 +1,4 @@
-"""server.sqlite: API keys, whose collections there are, their files and how far each of them is."""
+"""server.sqlite: API keys, whose collections there are, their files and how far each of them is; conversations."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from hypic_rag.sqlite_file import SqliteFile, is_damage, transaction, what_to_do
 from hypic_rag.sqlite_rows import Columns, blob, matching, number, text, text_or_null, whole
 
 FILE = "server.sqlite"
-VERSION = 1
+VERSION = 2
 TENANT = "[a-z0-9][a-z0-9-]{0,31}"
 FINISHED = ("ready", "failed")  # of a file's status
 TABLES = """
@@ -44,7 +44,37 @@ CREATE TABLE IF NOT EXISTS leaving (
 ) WITHOUT ROWID;
 """
 
+CONVERSATIONS = """
+CREATE TABLE IF NOT EXISTS conversations (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, title TEXT NOT NULL, words TEXT NOT NULL,  -- words: to be searched
+    collection TEXT,  -- its name when it was asked first; null: the model alone
+    collection_id TEXT REFERENCES collections (id) ON DELETE SET NULL,
+    created_at INTEGER NOT NULL, updated REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS conversations_by_tenant ON conversations (tenant, updated);
+CREATE INDEX IF NOT EXISTS conversations_by_collection ON conversations (collection_id);
+CREATE TABLE IF NOT EXISTS turns (
+    conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE, turn INTEGER NOT NULL,
+    question TEXT NOT NULL, runs TEXT NOT NULL, words TEXT NOT NULL, PRIMARY KEY (conversation_id, turn)
+) WITHOUT ROWID;
+-- What an answer was made from, apart from it: a passage leaves with its file.
+CREATE TABLE IF NOT EXISTS turn_passages (
+    conversation_id TEXT NOT NULL, turn INTEGER NOT NULL, run INTEGER NOT NULL, place INTEGER NOT NULL,
+    file_id TEXT NOT NULL REFERENCES files (id) ON DELETE CASCADE, passage TEXT NOT NULL,
+    PRIMARY KEY (conversation_id, turn, run, place),
+    FOREIGN KEY (conversation_id, turn) REFERENCES turns (conversation_id, turn) ON DELETE CASCADE
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS turn_passages_by_file ON turn_passages (file_id);
+"""
 
+
+ADDED = {
+    2: {
+        "conversations", "conversations_by_tenant", "conversations_by_collection", "turns", "turn_passages",
+        "turn_passages_by_file",
+    },
+}  # fmt: skip
+"""What each version brought."""
 NAMES = {
     "keys", "collections", "collection_by_name", "files", "files_by_collection", "files_by_status", "making", "leaving",
 }  # fmt: skip
@@ -58,6 +88,8 @@ COLUMNS: Columns = {
     "n_documents": whole, "n_chunks": whole, "n_segments": whole, "n_prefilled": whole,
     "tokens_done": whole, "tokens_total": whole,
     "namespace": text, "digest": matching("([0-9a-f]{64})?"),
+    "conversation_id": _id, "title": text, "collection": text_or_null, "question": text, "runs": text, "words": text,
+    "passage": text, "turn": whole, "run": whole, "place": whole, "updated": number, "n_turns": whole,
     "hash": blob, "label": text, "created": number, "revoked": lambda value: value is None or number(value),
     "exist": whole,
 }  # fmt: skip
@@ -85,14 +117,21 @@ class CollectionDatabase(SqliteFile):
 def _complete(db: sqlite3.Connection) -> None:
     """Make all tables at once: where one is missing it was lost, and with it what it held."""
     names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-    if db.execute("PRAGMA user_version").fetchone()[0]:
-        if missing := NAMES - names:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version:
+        added = [name for since, brought in ADDED.items() if since <= version for name in brought]
+        if missing := NAMES.union(added) - names:
             raise sqlite3.DatabaseError(f"it has no {', no '.join(sorted(missing))}")
+    if version >= VERSION:
         return
-    with transaction(db, "BEGIN IMMEDIATE"):
-        for statement in _statements(TABLES):
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {VERSION}")
+    try:
+        with transaction(db, "BEGIN IMMEDIATE"):
+            for statement in _statements(TABLES + CONVERSATIONS):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+    except sqlite3.OperationalError:
+        if not version:
+            raise  # else it can only be read now, and what this version adds is asked for by a server alone
 
 
 def _told(path: Path, error: Exception) -> Exception:

@@ -12,6 +12,7 @@ from hypic_apps.server.chat.engine_loop import EngineStopped
 from hypic_apps.server.middleware import middleware
 from hypic_apps.server.routes import (
     chat,
+    chats,
     collections,
     completions,
     embeddings,
@@ -19,6 +20,7 @@ from hypic_apps.server.routes import (
     metrics,
     models,
     page,
+    passages,
     server_info,
 )
 
@@ -33,6 +35,7 @@ def create_app(made: Service) -> FastAPI:
         yield
         await asyncio.to_thread(made.loop.close, made.settings.grace_seconds)
         made.preparing.close()
+        await asyncio.to_thread(made.readiness.close)
         await asyncio.to_thread(made.collections.close)
         made.keys.close()
 
@@ -40,7 +43,19 @@ def create_app(made: Service) -> FastAPI:
     app = FastAPI(title="hypic-rag", lifespan=lifespan, middleware=middleware(made), docs_url=None, redoc_url=None)
     app.state.service = made
     errors.install(app)
-    for part in (server_info, chat, completions, embeddings, models, collections, files, page, metrics):
+    for part in (
+        server_info,
+        chat,
+        completions,
+        embeddings,
+        models,
+        collections,
+        files,
+        passages,
+        chats,
+        page,
+        metrics,
+    ):
         app.include_router(part.router, responses=errors.RESPONSES)
 
     @app.head("/health", include_in_schema=False)

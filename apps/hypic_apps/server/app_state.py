@@ -11,6 +11,8 @@ from hypic_apps.server.auth.keys import Keys
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.chat.thread_pool import PreparationPool
 from hypic_apps.server.collections.catalog import Collections
+from hypic_apps.server.collections.readiness import Readiness
+from hypic_apps.server.conversations.archive import ConversationArchive
 from hypic_apps.server.observability.metrics import Metrics
 from hypic_rag.collections.database import CollectionDatabase
 from hypic_rag.config import Settings
@@ -43,6 +45,8 @@ class Service:
     metrics: Metrics = field(init=False)
     database: CollectionDatabase = field(init=False)
     collections: Collections = field(init=False)
+    readiness: Readiness = field(init=False)
+    conversations: ConversationArchive = field(init=False)
 
     def __post_init__(self) -> None:
         self.rag = RagPipeline(self.engine)
@@ -53,6 +57,8 @@ class Service:
         self.collections = Collections(
             self.settings, self.folder, self.engine, self.embedder, self.loop, self.database, self.metrics
         )
+        self.readiness = Readiness(self.collections, self.engine)
+        self.conversations = ConversationArchive(self.database)
         self.collections.removal.on_forget.append(self.rag.forget)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypic_apps.server.auth.keys import Keys
 
-from hypic_rag.collections.database import NAMES, CollectionDatabase
+from hypic_rag.collections.database import ADDED, NAMES, VERSION, CollectionDatabase
 from hypic_rag.errors import HypicError, NoRoom, StoreDamaged
 
 
@@ -30,7 +30,10 @@ def change(path: Path, statement: str) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("name", sorted(NAMES - {"collection_by_name", "files_by_collection", "files_by_status"}))
+ALL = NAMES.union(*ADDED.values())
+
+
+@pytest.mark.parametrize("name", sorted(name for name in ALL if "_by_" not in name))
 def test_a_table_that_was_lost_is_no_empty_one(path: Path, name: str) -> None:
     """Without its keys a server would be everybody's."""
     change(path, f"DROP TABLE {name}")
@@ -59,6 +62,20 @@ def test_a_file_of_an_older_version_gets_what_it_lacks(path: Path) -> None:
     change(path, "PRAGMA user_version = 0")
     CollectionDatabase(path).close()
     assert not Keys(path.parent).exist
+
+
+def test_a_file_of_the_version_before_keeps_what_it_has_and_gets_the_tables_for_conversations(path: Path) -> None:
+    for name in ("turn_passages", "turns", "conversations"):
+        change(path, f"DROP TABLE {name}")
+    change(path, "PRAGMA user_version = 1")
+    database = CollectionDatabase(path)
+    with database.reading() as db:
+        assert db.execute("SELECT id FROM files").fetchone()["id"] == "file-0"
+        assert db.execute("SELECT * FROM turns").fetchall() == []
+    database.close()
+    stored = sqlite3.connect(path)
+    assert stored.execute("PRAGMA user_version").fetchone()[0] == VERSION
+    stored.close()
 
 
 def test_where_nothing_can_be_written_keys_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

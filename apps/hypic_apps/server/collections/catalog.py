@@ -68,14 +68,17 @@ class Collections:
             folder, engine, embedder, loop, database
         )  # fmt: skip
         self._metrics, self._options = metrics, SearchOptions.of(settings)
-        self._stores = StorePool(engine, embedder, settings.chunk_tokens)
+        self.warming: set[str] = set()  # namespaces of which something is being cached again
+        self.stores = self._stores = StorePool(engine, embedder, settings.chunk_tokens)
         self._jobs = Jobs(
             database, self._stores, engine, self.uploads, self._folder_of, ParseLimits.of(settings),
             is_busy=lambda: loop.n_running + loop.n_waiting > 0, metrics=metrics,
         )  # fmt: skip
+        self.pace = self._jobs.pace
         self.removal = Removal(
-            folder, self.uploads, database, self._stores, self._jobs, engine, loop.serves, self._folder_of
-        )
+            folder, self.uploads, database, self._stores, self._jobs, engine,
+            lambda namespace, until: namespace in self.warming or loop.serves(namespace, until), self._folder_of,
+        )  # fmt: skip
         self._lock: IO[str] | None = None
         self.removal.check()
 

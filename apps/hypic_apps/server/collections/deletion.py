@@ -29,7 +29,8 @@ SWEEP_SECONDS = 5.0
 
 
 class Removal:
-    """on_forget: is told of every namespace that has lost texts."""
+    """on_begin: is told of every namespace that will lose texts, and returns when it makes nothing of them any more.
+    on_forget: is told of every one that has lost texts."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Removal:
         """serves: whether a request of a namespace that came before a time (time.monotonic) is not yet answered."""
         self._folder, self._uploads, self._database, self._stores = folder, uploads, database, stores
         self._jobs, self._engine, self._serves, self._folder_of = jobs, engine, serves, folder_of
+        self.on_begin: list[Callable[[str], None]] = []
         self.on_forget: list[Callable[[str], None]] = []
         self._removing = threading.Lock()
         self._deleted: dict[str, float] = {}  # namespaces with rows in leaving, and when the last came
@@ -65,6 +67,7 @@ class Removal:
         self._jobs.stop(file_id)
         folder = self._folder_of(tenant.id, collection_id)
         engine = self._engine.within(tenant.namespace(collection_id))
+        self._begin(engine.namespace)
         with self._removing:
             if StorePool.exists(folder):
                 with self._stores.use(folder) as store:
@@ -84,6 +87,7 @@ class Removal:
             self._unlink(file_id)
         folder = self._folder_of(tenant.id, collection_id)
         engine = self._engine.within(tenant.namespace(collection_id))
+        self._begin(engine.namespace)
         with self._removing:
             self._stores.drop(folder)
             try:
@@ -96,6 +100,10 @@ class Removal:
                 db.execute("INSERT OR IGNORE INTO leaving VALUES (?, '')", (engine.namespace,))
                 db.execute("DELETE FROM collections WHERE id = ?", (collection_id,))
             self._forgotten(engine.namespace)
+
+    def _begin(self, namespace: str) -> None:
+        for tell in self.on_begin:
+            tell(namespace)
 
     def _forgotten(self, namespace: str) -> None:
         self._deleted[namespace] = time.monotonic()

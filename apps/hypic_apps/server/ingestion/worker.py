@@ -141,6 +141,10 @@ class Jobs:
         job = self._running.get(file_id) or self._unrecorded.get(file_id)
         return dict(job.changes) if job else {}
 
+    def pace(self, stopped: threading.Event) -> Throttle:
+        """Return how work that nobody waits for takes turns with what is ingested; it ends with Stopped."""
+        return Throttle(BITE_SECONDS, lambda: self._turns.turn(stopped))
+
     def upload(self, file_id: str) -> Path | None:
         """Return where its bytes lie, as long as it is not ready."""
         found = [path for path in self._uploads.glob(f"{file_id}.*") if path.suffix != PARSED]
@@ -204,7 +208,7 @@ class Jobs:
             raise NotRead("its bytes are no longer there. Send it again")
         parsed = self._uploads / f"{job.id}{PARSED}"
         unread = parse_sandbox.parse(upload, parsed, self._limits, job.stopped)
-        pace = Throttle(BITE_SECONDS, lambda: self._turns.turn(job.stopped))
+        pace = self.pace(job.stopped)
         engine = self._engine.within(job.namespace)
         with self._stores.use(self._folder_of(job.tenant.id, job.collection_id), create=True) as store:
             plan = self._plan(job, store, engine, parsed, pace)

@@ -1,0 +1,1 @@
+"""What was asked on the page, kept for whoever asked it."""
