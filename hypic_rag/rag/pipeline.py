@@ -39,8 +39,11 @@ class RagRequest:
     order: Order = DEFAULT_ORDER
 
     def kept_for_answer(self, context_length: int) -> int:
-        """Return how many tokens documents leave free: what is asked for, else of a short context a quarter."""
-        return self.max_tokens or min(self.sampling.max_new_tokens, context_length // 4)
+        """Return how many tokens documents leave free: what is asked for, up to half of the context; where nothing is,
+        of a short context a quarter."""
+        if self.max_tokens is not None:
+            return min(self.max_tokens, context_length // 2)
+        return min(self.sampling.max_new_tokens, context_length // 4)
 
 
 @dataclass(frozen=True)
@@ -104,17 +107,11 @@ class RagPipeline:
         )  # fmt: skip
 
     def fit(self, prompt: Prompt, policy: Policy, sampling: Sampling, max_tokens: int | None) -> Sampling:
-        """Return the sampling, with as many tokens as the answer may have. Raises ContextTooLong, BadInput."""
-        engine = self.engine
-        engine.check_prompt(prompt, policy)
-        room = engine.context_length - prompt.n_tokens
-        if max_tokens is not None and max_tokens > room:
-            raise ContextTooLong(
-                f"the prompt takes {prompt.n_tokens} tokens and the answer may take {max_tokens}, but "
-                f"{engine.model_name} has a context of {engine.context_length}. Ask for at most {room} tokens, or with "
-                "fewer or shorter texts"
-            )
-        return replace(sampling, max_new_tokens=max_tokens or min(sampling.max_new_tokens, room))
+        """Return the sampling, with as many tokens as the answer may have: what is asked for, or the room that there
+        is. Raises ContextTooLong where there is none, BadInput."""
+        self.engine.check_prompt(prompt, policy)
+        room = self.engine.context_length - prompt.n_tokens
+        return replace(sampling, max_new_tokens=min(max_tokens or sampling.max_new_tokens, room))
 
     def remember(self, ready: PreparedRequest, generation: Generation) -> None:
         """Keep a finished answer, to go on from."""
@@ -219,22 +216,23 @@ class RagPipeline:
 
 
 def _as_turns(messages: Sequence[Message]) -> tuple[str | None, list[tuple[str, str]], str]:
-    """Split messages into the system text, earlier questions with their answers, and the question.
-    Messages of one side in a row are one.
+    """Split messages into the system text, earlier questions with their answers, and the question. Wherever the system
+    speaks it is one text. Messages of one side in a row are one; tools are on the assistant's.
 
     Raises BadInput where they are not questions and answers in turn, with a question last.
     """
+    system = [message.text for message in messages if message.role == "system"]
     merged: list[Message] = []
     for message in messages:
-        if merged and merged[-1].role == message.role:
-            merged[-1] = Message(message.role, f"{merged[-1].text}\n\n{message.text}")
-        else:
-            merged.append(message)
-    system = merged.pop(0).text if merged[0].role == "system" else None
+        role = "assistant" if message.role == "tool" else message.role
+        if merged and merged[-1].role == role:
+            merged[-1] = Message(role, f"{merged[-1].text}\n\n{message.text}")
+        elif role != "system":
+            merged.append(Message(role, message.text))
     if [message.role for message in merged] != ["user", "assistant"] * (len(merged) // 2) + ["user"]:
         raise BadInput(
-            "over documents the messages have to be: a system message or none, then the user's and the assistant's in "
-            "turn, the user's last"
+            "over documents the messages have to be the user's and the assistant's in turn, the user's last, beside "
+            "what the system says"
         )
     texts = [message.text for message in merged]
-    return system, list(zip(texts[:-1:2], texts[1::2], strict=True)), texts[-1]
+    return "\n\n".join(system) if system else None, list(zip(texts[:-1:2], texts[1::2], strict=True)), texts[-1]

@@ -18,7 +18,7 @@ TOKEN_BYTES = 36  # a Python integer and its place in a tuple
 
 @dataclass(frozen=True)
 class Message:
-    """role: system, user or assistant."""
+    """role: system, user, assistant or tool."""
 
     role: str
     text: str

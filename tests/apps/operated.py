@@ -32,6 +32,7 @@ def make_service(folder: Path, **settings: Any) -> Service:
         conversations=SessionCache(1000),
         cache=SegmentCache.open(None),
         format=SimpleNamespace(document=None, leading=None),
+        fingerprint="0" * 64,
     )
     return Service(Settings(**settings), folder, engine, SimpleNamespace(), EngineLoop(engine, 2, 3))  # type: ignore[arg-type]
 

@@ -19,9 +19,9 @@ def middleware(service: Service) -> list[Middleware]:
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.allowed_origins,
-        allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["Authorization", "Content-Type", ID_HEADER],
-        expose_headers=[ID_HEADER, "Retry-After"],
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["*"],  # OpenAI's own client sends a dozen of its own
+        expose_headers=[ID_HEADER, "Retry-After", "Warning"],
     )
 
     def asks_for_keys() -> bool:

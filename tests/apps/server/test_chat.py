@@ -168,6 +168,7 @@ def test_content_in_parts(server: Running) -> None:
     assert got["choices"][0]["message"] == one["choices"][0]["message"]
 
 
+CALL = {"id": "call-1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "another model": ({"model": "gpt-5"}, 404, "model_not_found"),
     "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
@@ -175,7 +176,9 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "logprobs": ({"logprobs": True}, 400, "logprobs"),
     "a schema": ({"response_format": {"type": "json_object"}}, 400, "response_format"),
     "an image": ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "a part of a message"),
-    "a tool's message": ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),
+    "a role that nobody has": ({"messages": [{"role": "robot", "content": "x"}]}, 400, "messages.0.role"),
+    "a user who says nothing": ({"messages": [{"role": "user", "content": None}]}, 400, "content of a message"),
+    "a call of the user's": ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, 400, "only the"),
     "no message": ({"messages": []}, 400, "messages"),
     "no text": ({"messages": turns(" ")}, 400, "empty"),
     "no text over documents": ({"messages": turns(" "), "documents": DOCUMENTS}, 400, "empty"),
@@ -192,7 +195,14 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "no such collection": ({"collection": "x"}, 404, "collection_not_found"),
     "the assistant last": ({"messages": turns("a", "b"), "documents": DOCUMENTS}, 400, "the user's last"),
     "too long a prompt": ({"messages": turns("word " * 9000)}, 400, "context_length_exceeded"),
-    "too long an answer": ({"max_tokens": 8192}, 400, "context_length_exceeded"),
+    "sampling's top_k": ({"top_k": 40}, 400, "n_documents"),
+    "top_k beside n_documents": ({"top_k": 40, "n_documents": 2, "collection": "x"}, 400, "top_k is not supported"),
+    "a field that nobody knows": ({"an_invention": [1]}, 400, "unknown_parameter"),
+    "a long one": ({"x" * 1000: 1}, 400, "unknown_parameter"),
+    "a schema in vLLM's words": ({"guided_json": {}}, 400, "guided_json"),
+    "a truth value for a number": ({"n": True}, 400, "n is not supported"),
+    "kept by the server": ({"store": True}, 400, "store is not supported"),
+    "another's penalty": ({"repetition_penalty": 1.1}, 400, "give 1"),
     "too long a document": ({"documents": ["word " * 9000]}, 400, "context_length_exceeded"),
     "too many messages": ({"messages": turns(*"x" * 9000)}, 400, "context_length_exceeded"),
 }
@@ -211,11 +221,6 @@ def test_what_is_refused(server: Running, fields: dict[str, Any], status: int, s
     assert said in json.dumps(error)
 
 
-def test_fields_of_other_servers_are_left_alone(server: Running) -> None:
-    fields = {"user": "x", "metadata": {"a": "b"}, "top_a": 0.5, "min_p": 0.1, "x" * 1000: 1}
-    assert server.post("/v1/chat/completions", messages=QUESTION, max_tokens=1, **fields).status_code == 200
-
-
 BODIES = {
     "cut off": ('{"messages": ', {"Content-Type": "application/json"}, "the body is not JSON"),
     "curl's own type": ('{"messages": []}', {"Content-Type": "application/x-www-form-urlencoded"}, "send Content-Type"),
@@ -232,18 +237,20 @@ def test_openais_client_raises_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="gpt-5", messages=QUESTION)
     with pytest.raises(openai.BadRequestError, match="context"):
-        client.chat.completions.create(**{**SETTINGS, "max_tokens": 9000})
+        client.chat.completions.create(**{**SETTINGS, "messages": [{"role": "user", "content": "word " * 9000}]})
 
 
-def test_without_max_tokens_the_answer_takes_the_room_there_is(make_service: Callable[..., Service]) -> None:
+@pytest.mark.parametrize("max_tokens", [None, 200, 10**6])
+def test_an_answer_gets_what_fits(make_service: Callable[..., Service], max_tokens: int | None) -> None:
     engine = tiny.engine("qwen3_5_text", {"max_position_embeddings": 256})
     with running(make_service(engine, max_new_tokens=200)) as server:
-        text = "word " * 200
-        got = server.chat(text, max_tokens=None)
-        assert got["usage"]["total_tokens"] == 256
-        assert got["choices"][0]["finish_reason"] == "length"
-        refused = server.post("/v1/chat/completions", messages=turns(text), max_tokens=200)
-        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        got = server.chat("word " * 200, max_tokens=max_tokens)
+        assert got["usage"]["total_tokens"] == 256 and got["choices"][0]["finish_reason"] == "length"
+        assert got["hypic"]["max_tokens"] == got["usage"]["completion_tokens"]
+        over = server.chat("Who?", documents=DOCUMENTS, max_tokens=max_tokens)
+        assert over["hypic"]["max_tokens"] <= 256 - over["usage"]["prompt_tokens"]
+        refused = server.post("/v1/chat/completions", messages=turns("word " * 300), max_tokens=max_tokens).json()
+        assert (refused["error"]["code"], refused["error"]["param"]) == ("context_length_exceeded", "messages")
 
 
 LIMITS = {  # the server's, the request's, question, of the answer
@@ -265,12 +272,38 @@ def test_over_documents_the_limit_suits_the_question(
         assert got["hypic"]["max_tokens"] == limit
 
 
-def test_unknown_fields_and_neutral_ones_are_passed_over(server: Running) -> None:
-    fields = {
+NEUTRAL: dict[str, dict[str, Any]] = {
+    "OpenAI's": {
         "n": 1, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "frequency_penalty": 0.0,
-        "user": "me", "metadata": {"a": "b"}, "store": True, "an_invention": [1], "stream_options": None,
-    }  # fmt: skip
-    assert server.chat("Who?", **fields)["choices"]
+        "store": False, "stream_options": None,
+    },
+    "vLLM's": {
+        "min_p": 0, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False, "stop_token_ids": [],
+        "skip_special_tokens": True, "chat_template_kwargs": {},
+    },
+    "of the request alone": {"user": "me", "metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k"},
+    "null": {"an_invention": None, "guided_json": None, "reasoning_effort": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", NEUTRAL.values(), ids=NEUTRAL)
+def test_what_changes_no_answer_is_taken(server: Running, fields: dict[str, Any]) -> None:
+    plain = server.chat("Who?")["choices"]
+    assert server.chat("Who?", **fields)["choices"] == plain
+
+
+def test_messages_as_clients_send_them_back(server: Running) -> None:
+    """What an answer's message has beside its text, calls of tools and their results; over documents, too."""
+    answered = {"role": "assistant", "content": "Ada.", "refusal": None, "annotations": [], "tool_calls": None}
+    called = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "call-1", "content": [{"type": "text", "text": "12 degrees"}]}
+    asked = {"role": "user", "content": "Who built it?", "name": "me"}
+    for documents in (None, DOCUMENTS):
+        messages = [asked, answered, asked, called, result, answered, {"role": "system", "content": "Be brief."}, asked]
+        got = server.chat(messages=messages, documents=documents, max_tokens=1)
+        without = server.chat(messages=[*messages[:3], answered, *messages[6:]], documents=documents, max_tokens=1)
+        more = got["usage"]["prompt_tokens"] - without["usage"]["prompt_tokens"]
+        assert more > len(server.engine.format.encode('{"name": "f", "arguments": {"a": 1}}12 degrees'))
 
 
 def test_an_error_under_way_ends_the_stream(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

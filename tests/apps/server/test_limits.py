@@ -114,11 +114,13 @@ def test_answers_are_framed_by_nobody_and_not_kept(tmp_path: Path) -> None:
 def test_named_origins_may_read_and_no_others(tmp_path: Path) -> None:
     service = make_service(tmp_path, allowed_origins=("https://app.example",))
     service.keys.add("acme")
-    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    names = "authorization,content-type,x-stainless-os,x-whatever-comes"  # as OpenAI's own client sends
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": names}
     with client(service) as http:
         allowed = http.options("/v1/echo", headers={"Origin": "https://app.example", **ask})
         assert allowed.status_code == 200
         assert allowed.headers["access-control-allow-origin"] == "https://app.example"
+        assert "x-stainless-os" in allowed.headers["access-control-allow-headers"]
         assert "access-control-allow-credentials" not in allowed.headers
         refused = http.options("/v1/echo", headers={"Origin": "https://evil.example", **ask})
         assert "access-control-allow-origin" not in refused.headers

@@ -48,7 +48,7 @@ class Shelf:
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "documents": {"documents": DOCUMENTS},
-    "a collection": {"collection": "shelf", "top_k": 2},
+    "a collection": {"collection": "shelf", "n_documents": 2},
     "full, over documents": {"documents": DOCUMENTS, "mode": "full"},
     "plain, a system text": {"system": "Be brief."},
     "documents, a system text": {"documents": DOCUMENTS, "system": "Be brief."},
@@ -135,18 +135,18 @@ def test_a_stop_string_that_was_cut_off_is_not_read_again(server: Running) -> No
 
 def test_a_collection_tells_each_document_once(server: Running) -> None:
     server.service.collections = shelf = Shelf()
-    first = server.chat("How many steps?", collection="shelf", top_k=2)
+    first = server.chat("How many steps?", collection="shelf", n_documents=2)
     assert [one["text"] for one in first["documents"]] == POOL["steps"][::-1]  # the nearest last
     assert [(one["similarity"], one["file_id"], one["source"]) for one in first["documents"]] == [
         (0.4, "file-1", "a.txt"), (0.5, "file-1", "a.txt"),
     ]  # fmt: skip
     texts = ["How many steps?", text_of(first), "And the lamp?"]
-    second = server.chat(*texts, collection="shelf", top_k=2)
+    second = server.chat(*texts, collection="shelf", n_documents=2)
     assert [one["text"] for one in second["documents"]] == [*POOL["steps"][::-1], POOL["lamp"][1]]
     assert [one["tier"] for one in second["documents"]][:2] == ["conversation", "conversation"]
     assert [one["document"] for one in second["hypic"]["segments"] if one["kind"] == "document"] == [0, 1, 2]
     forget_all(server)
-    again = server.chat(*texts, collection="shelf", top_k=2)
+    again = server.chat(*texts, collection="shelf", n_documents=2)
     assert [one["text"] for one in again["documents"]] == [one["text"] for one in second["documents"]]
     assert [one["tier"] for one in again["documents"]] == ["host"] * 3
     assert shelf.asked == ["How many steps?", "And the lamp?", "How many steps?", "And the lamp?"]
@@ -179,7 +179,7 @@ def test_passages_stand_in_the_order_asked_for_and_stay_there(
     server: Running, order: str | None, expected: list[int]
 ) -> None:
     server.service.collections = Shelf()
-    fields = {"collection": "shelf", "top_k": 2, "order": order}
+    fields = {"collection": "shelf", "n_documents": 2, "order": order}
     first = server.chat("How many steps?", **fields)
     steps = [POOL["steps"][i] for i in expected]
     assert [one["text"] for one in first["documents"]] == steps
@@ -208,10 +208,24 @@ def test_found_documents_without_room_are_left_out_and_given_ones_are_not(make_s
         found = server.chat("Which?", collection="shelf", max_tokens=60)
         assert [one["text"] for one in found["documents"]] == long[1::-1]
         assert found["hypic"]["n_dropped"] == 1
-        given = server.post("/v1/chat/completions", messages=turns("Which?"), documents=long, max_tokens=60)
+        given = server.post("/v1/chat/completions", messages=turns("Which?"), documents=long * 2, max_tokens=60)
         assert given.json()["error"]["code"] == "context_length_exceeded"
         texts = ["Which?", text_of(found), "And now?"]
         more = server.chat(*texts, collection="shelf", max_tokens=20)
         assert more["hypic"]["n_dropped"] == 1 and more["hypic"]["resumed_tokens"] > 0
-        full = server.post("/v1/chat/completions", messages=turns(*texts), collection="shelf", max_tokens=60)
-        assert full.json()["error"]["code"] == "context_length_exceeded"
+        full = server.chat(*texts, collection="shelf", max_tokens=60)  # earlier turns stay, and the answer is shorter
+        assert full["hypic"]["max_tokens"] == 256 - full["usage"]["prompt_tokens"] < 60
+
+
+def test_the_former_name_of_n_documents_is_taken_with_a_warning(server: Running) -> None:
+    server.service.collections = shelf = Shelf()
+    for fields, n in (({"top_k": 1}, 1), ({"top_k": -1}, 2), ({"top_k": 0, "n_documents": 1}, 1)):
+        body = {"messages": turns("How many steps?"), "collection": "shelf", "max_tokens": 1, **fields}
+        for stream in (False, True):
+            got = server.post("/v1/chat/completions", **body, stream=stream)
+            assert got.status_code == 200 and ("n_documents" in got.headers.get("Warning", "")) == (
+                fields == {"top_k": 1}
+            )
+            if not stream:
+                assert len(got.json()["documents"]) == n
+    assert len(shelf.asked) == 6

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -21,11 +21,17 @@ class ClientGone(ApiError):
 
 
 class EventStream(StreamingResponse):
-    """Each object an event, then ``[DONE]``; an error ends it with its own event. close: called in any case."""
+    """Each object an event, then ``[DONE]``; an error ends it with its own event. close: called in any case. headers:
+    beside its own."""
 
-    def __init__(self, objects: AsyncIterator[dict[str, Any]], close: Callable[[], None]):
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(_events(objects), headers=headers, media_type="text/event-stream")
+    def __init__(
+        self,
+        objects: AsyncIterator[dict[str, Any]],
+        close: Callable[[], None],
+        headers: Mapping[str, str] | None = None,
+    ):
+        own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(_events(objects), headers={**own, **(headers or {})}, media_type="text/event-stream")
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

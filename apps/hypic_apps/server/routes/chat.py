@@ -16,9 +16,10 @@ from hypic_apps.server.chat.event_stream import EventStream, finished
 from hypic_apps.server.observability.logs import Arrived
 from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
-from hypic_apps.server.schemas.requests import ChatRequest, policy_of, sampling_of
+from hypic_apps.server.schemas.messages import conversation
+from hypic_apps.server.schemas.requests import ChatRequest, policy_of, sampling_of, wanted_documents
 from hypic_apps.server.schemas.responses import ChatAnswer, ok
-from hypic_rag.rag import Message, Passage, RagRequest
+from hypic_rag.rag import Passage, RagRequest
 
 router = APIRouter(route_class=AnswerRoute)
 
@@ -34,20 +35,21 @@ async def chat(
     """Answer the last message; over documents, where some are given or a collection is named."""
     check_model(found, body.model)
     passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
-    question = body.messages[-1].content if body.documents or body.collection is not None else None
+    question = body.messages[-1].text if body.documents or body.collection is not None else None
+    n_documents, warning = wanted_documents(body)
     asked = RagRequest(
-        tuple(Message("system" if one.role == "developer" else one.role, one.content) for one in body.messages),
+        conversation(body.messages),
         policy_of(body, found.engine.policy),
         sampling_of(body, found.settings, question),
         body.max_completion_tokens or body.max_tokens,
         passages or None,
-        body.top_k or found.settings.top_k,
+        n_documents or found.settings.top_k,
         body.order or found.order,
     )
     answer = await rag_chat.begin(found, who, arrived, partial(rag_chat.prepare, found, who, asked, body.collection))
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": found.engine.model_name}
     if body.stream:
-        return EventStream(_chunks(answer, head, body.include_usage), answer.close)
+        return EventStream(_chunks(answer, head, body.include_usage), answer.close, warning)
     text = await finished(request, answer)
     choice = {
         "index": 0,
@@ -57,7 +59,7 @@ async def chat(
     }
     head["object"] = "chat.completion"
     about = {"usage": response_body.usage(answer), **response_body.about(answer)}
-    return JSONResponse({**head, "choices": [choice], **about})
+    return JSONResponse({**head, "choices": [choice], **about}, headers=warning)
 
 
 async def _chunks(

@@ -1,64 +1,27 @@
-"""What a request's body may hold: OpenAI's fields, and ours beside them. What is not named here is left alone, as
-clients send all sorts of things, but not what was meant to be one of them."""
+"""What a request's body may hold: OpenAI's fields, and ours beside them. What is not named here is
+refused: a field that is passed over may have been meant to change the answer."""
 
-from collections.abc import Iterable
+import logging
 from dataclasses import replace
-from difflib import get_close_matches
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hypic_apps.server.errors import ApiError
+from hypic_apps.server.schemas.known_fields import refuse_elsewhere, refuse_misspelt, refuse_unknown
+from hypic_apps.server.schemas.messages import ChatMessage
 from hypic_rag.config import Settings
 from hypic_rag.engine.policy import Compose, Mode, Policy, Sampling
 from hypic_rag.rag.answer_length import USUAL, answer_tokens
 from hypic_rag.rag.order import Order
 
+log = logging.getLogger(__name__)
+
 FAST = Field(fail_fast=True)
 """Of a list: what is wrong with the first of a million values is all that anybody is told."""
 MOST_MESSAGES, MOST_DOCUMENTS = 10_000, 2_000
-OVER_DOCUMENTS = {"messages", "documents", "collection"}
-ALIKE = 0.85  # of 1; "document" is, to "documents", and "top_a", which other servers know, is not to "top_k"
-MOST_UNKNOWN, LONGEST_UNKNOWN = 32, 40  # how many unknown fields are looked at, of how many characters
+OLD_TOP_K = "top_k will limit sampling: say n_documents for how many passages to retrieve"
 MOST_TEXT = 100_000  # characters to be embedded at once; some seconds on a processor
-
-# Fields that would change the answer, and the values that ask for nothing: anything else is refused.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
-    "best_of": (None, 1),
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "functions": (None, []),
-    "function_call": (None, "none", "auto"),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "logit_bias": (None, {}),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "response_format": (None, {"type": "text"}),
-    "modalities": (None, ["text"]),
-    "audio": (None,),
-    "prediction": (None,),
-    "web_search_options": (None,),
-    "echo": (None, False),
-    "suffix": (None, ""),
-    "dimensions": (None,),
-}
-
-
-def _joined(content: object) -> object:
-    """Join a message's text: a string, or the texts of its parts, a line each."""
-    if not isinstance(content, list):
-        return content
-    texts = []
-    for part in content:
-        kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
-        if kind != "text" or not isinstance(text, str):
-            told = f", not of type {kind[:60]!r}" if isinstance(kind, str) else ""
-            raise ValueError(f"a part of a message can only be {{'type': 'text', 'text': '...'}}{told}")
-        texts.append(text)
-    return "\n".join(texts)
 
 
 def _titled(document: object) -> object:
@@ -72,16 +35,6 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-Text = Annotated[
-    str,
-    BeforeValidator(_joined),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}),
-]
 Words = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     FAST,
@@ -89,11 +42,6 @@ Words = Annotated[
     BeforeValidator(_listed),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 16}]}),
 ]
-
-
-class ChatMessage(BaseModel):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text
 
 
 class Document(BaseModel):
@@ -132,9 +80,8 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, given: Any) -> Any:
-        refuse_unsupported(given)
         refuse_elsewhere(given, cls.model_fields)
-        refuse_misspelt(given, cls.model_fields)
+        refuse_unknown(given, cls.model_fields)
         return given
 
     @property
@@ -147,8 +94,25 @@ class ChatRequest(RequestBody):
     max_completion_tokens: int | None = Field(None, ge=1)
     documents: Annotated[list[Given], FAST, Field(max_length=MOST_DOCUMENTS)] | None = None
     collection: str | None = None
-    top_k: int | None = Field(None, ge=1, le=1000)
+    n_documents: int | None = Field(None, ge=1, le=MOST_DOCUMENTS)
+    top_k: int | None = None
     order: Order | None = None
+
+
+def wanted_documents(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
+    """Return how many passages to retrieve, None for the server's setting, and headers that warn.
+
+    Beside ``collection`` ``top_k`` was once that number, and is for a while where no ``n_documents`` is given.
+    Raises ApiError for a ``top_k`` that limits sampling.
+    """
+    top_k = body.top_k if body.top_k is not None and body.top_k > 0 else None
+    if top_k is not None and body.n_documents is None and body.collection is not None:
+        log.warning("a request's %s", OLD_TOP_K)
+        return min(top_k, MOST_DOCUMENTS), {"Warning": f'299 hypic-rag "{OLD_TOP_K}"'}
+    if top_k is not None:
+        text = "top_k is not supported here: leave it out, or give -1; n_documents is how many passages to retrieve"
+        raise ApiError(400, text, code="unsupported_parameter", param="top_k")
+    return body.n_documents, {}
 
 
 class CompletionRequest(RequestBody):
@@ -171,7 +135,7 @@ class EmbeddingRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, given: Any) -> Any:
-        refuse_unsupported(given)
+        refuse_unknown(given, cls.model_fields)
         return given
 
 
@@ -192,30 +156,3 @@ def sampling_of(body: RequestBody, settings: Settings, question: str | None = No
         settings.seed if body.seed is None else body.seed,
         tuple(body.stop or ()),
     )
-
-
-def refuse_unsupported(given: object) -> None:
-    """Raise ApiError for a field that this server would have to pass over though it changes the answer."""
-    for name, neutral in NEUTRAL.items():
-        if isinstance(given, dict) and given.get(name) not in neutral:
-            known = f", or give {neutral[-1]!r}" if len(neutral) > 1 else ""
-            text = f"{name} is not supported here: leave it out{known}"
-            raise ApiError(400, text, code="unsupported_parameter", param=name)
-
-
-def refuse_elsewhere(given: object, fields: Iterable[str]) -> None:
-    """Raise ApiError for what asks over documents, where that is none of these fields."""
-    for name in OVER_DOCUMENTS.difference(fields):
-        if isinstance(given, dict) and given.get(name) is not None:
-            text = f"{name} is for /v1/chat/completions: ask there, or leave it out"
-            raise ApiError(400, text, code="unsupported_parameter", param=name)
-
-
-def refuse_misspelt(given: object, fields: Iterable[str]) -> None:
-    """Raise ApiError for a field that nobody knows and that is much like one of these."""
-    known = [*fields, *NEUTRAL]
-    names = given if isinstance(given, dict) else ()
-    for name in islice((name for name in names if name not in known), MOST_UNKNOWN):
-        if len(name) <= LONGEST_UNKNOWN and (found := get_close_matches(name, known, n=1, cutoff=ALIKE)):
-            text = f"{name} is not a field of this request: did you mean {found[0]}?"
-            raise ApiError(400, text, code="unknown_parameter", param=name)
