@@ -253,14 +253,16 @@ class SegmentEngine:
 
     def add_request(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> int:
         """Queue a prompt; ``step`` runs it. Returns its id. Raises ContextTooLong."""
-        self.check_prompt(prompt, policy or self.policy)
+        self.check_prompt(prompt, policy or self.policy, sampling)
         request = self._request(prompt, sampling, policy, None, is_read=False)
         self._scheduler.add(request)
         return request.id
 
-    def check_prompt(self, prompt: Prompt, policy: Policy) -> None:
+    def check_prompt(self, prompt: Prompt, policy: Policy, sampling: Sampling | None = None) -> None:
         """Raise what ``add_request`` would: ContextTooLong, BadInput."""
         self._limits.check_prompt(prompt, policy, self.namespace)
+        if sampling is not None:
+            self._limits.check_sampling(sampling)
 
     @property
     def has_work(self) -> bool:
@@ -304,7 +306,7 @@ class SegmentEngine:
         stop: ends it, whichever thread sets it: while it waits, between two passes of a prefill or between two tokens.
         Then the finish reason is "cancelled".
         """
-        self.check_prompt(prompt, policy or self.policy)
+        self.check_prompt(prompt, policy or self.policy, sampling)
         return self._stream(self._request(prompt, sampling, policy, stop))
 
     def score(self, prompt: Prompt, answer: str | Sequence[int], policy: Policy | None = None) -> Score:
@@ -353,7 +355,7 @@ class SegmentEngine:
                     raise request.error
                 while request.outputs:
                     output = request.outputs.popleft()
-                    yield StreamEvent(output.text, output.generation)
+                    yield StreamEvent(output.text, output.generation, output.logprobs)
                     if output.generation:
                         return
         finally:
@@ -367,6 +369,7 @@ class SegmentEngine:
         policy, sampling = policy or self.policy, sampling or Sampling()
         limit = self._limits.answer_tokens(prompt.n_tokens, policy, sampling.max_new_tokens)
         stream = Detokenizer(self.tokenizer, sampling.stop)
+        ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._ends)
         return Request(
             next(self._ids),
             prompt,
@@ -374,7 +377,7 @@ class SegmentEngine:
             policy,
             limit,
             stream,
-            self._ends,
+            ends,
             self.segments,
             stop or Event(),
             is_read,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from numbers import Integral
 
 from hypic_rag.engine.cache_spec import CacheSpec
-from hypic_rag.engine.policy import Policy
+from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Ids, Prompt
 
@@ -28,6 +28,18 @@ class PromptLimits:
         self.check_ids(policy.isolation_prefix, "the isolation prefix", namespace)
         self.check_length(prompt.n_tokens + 1, "the prompt and one token of answer")
         self.check_rotation(prompt.n_tokens, policy, "the prompt")
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Raise BadInput where it names tokens that are none of the model's."""
+        for name, ids in (
+            ("logit_bias", [token for token, _ in sampling.logit_bias]),
+            ("stop_token_ids", sampling.stop_token_ids),
+        ):
+            if ids and max(ids) >= self.vocabulary:
+                raise BadInput(
+                    f"{name} names token {max(ids)}, but the model's tokens are 0 to {self.vocabulary - 1}: give ids "
+                    "of its own tokenizer"
+                )
 
     def check_ids(self, ids: Sequence[int], what: str, namespace: str) -> None:
         """Raise BadInput where one is none of the model's."""

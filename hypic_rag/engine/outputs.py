@@ -53,33 +53,45 @@ class Report:
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """logprob: of the token that was drawn, in nats. top: (token id, its logprob), the likeliest first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
 class Generation:
     """finish_reason: ``stop`` (end token or stop string), ``length``, ``repetition`` (it went round in circles) or
-    ``cancelled``. token_ids: without end token."""
+    ``cancelled``. token_ids: without end token. logprobs: one a token, where they were asked for."""
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str
     report: Report
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True)
 class StepOutput:
     """A request's progress in one step; ``generation`` is there when it is finished, ``error`` where it never can be:
-    larger than the device's pools."""
+    larger than the device's pools. logprobs: of the token drawn, whose text may come later."""
 
     request_id: int
     text: str
     generation: Generation | None = None
     error: RequestTooLarge | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """New text of one request; ``generation`` on the last event."""
+    """New text of one request; ``generation`` on the last event. logprobs: as in ``StepOutput``."""
 
     text: str
     generation: Generation | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from hypic_rag.errors import BadInput
 
 Mode = Literal["hypic", "full"]
 Compose = Literal["exact", "last_state", "add"]
+MOST_LOGPROBS = 20
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,15 @@ class Sampling:
     """temperature 0 takes the most likely token. ``stop`` strings end the answer and are not part of it.
 
     stop_repetition: end an answer that says the same over and over (``repetition.py``).
+    top_k: draw among so many of the likeliest; 0: among all. min_p: among those that are at least this share as likely
+    as the likeliest.
+    frequency_penalty, presence_penalty: taken from a token's logit, for every time that the answer has it and once.
+    repetition_penalty: divides a token's logit that is positive, multiplies one that is not, where prompt or answer
+    have it (arXiv 1909.05858). logit_bias: (token id, what is added to its logit).
+    stop_token_ids: end the answer, as the model's own end tokens do. ignore_eos: those do not. min_tokens: until
+    the answer has so many, none of either is drawn.
+    logprobs: tell the log-probability of every token, and of so many of the likeliest in its place; None: of none.
+    They are the model's own: before temperature, penalties and whatever else limits what is drawn.
     """
 
     max_new_tokens: int = 256
@@ -52,6 +62,16 @@ class Sampling:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_repetition: bool = True
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -64,6 +84,32 @@ class Sampling:
             raise BadInput(f"the seed is {self.seed}; give a whole number from 0 to {2**63 - 1}")
         if any(not text for text in self.stop):
             raise BadInput("an empty stop string would end every answer at once: leave it out")
+        if not _is_count(self.top_k):
+            raise BadInput(f"top_k is {self.top_k}; give a whole number of tokens to draw among, or 0 for all")
+        if not 0 <= self.min_p <= 1:
+            raise BadInput(f"min_p is {self.min_p}; give 0 (no limit) to 1")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not -2 <= getattr(self, name) <= 2:
+                raise BadInput(f"{name} is {getattr(self, name)}; give -2 to 2, 0 for none")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise BadInput(f"repetition_penalty is {self.repetition_penalty}; give more than 0, 1 for none")
+        if not all(-100 <= bias <= 100 for _, bias in self.logit_bias):
+            raise BadInput("a value of logit_bias is not in -100 to 100")
+        if not all(_is_count(token) for token in (*(token for token, _ in self.logit_bias), *self.stop_token_ids)):
+            raise BadInput("logit_bias and stop_token_ids name tokens by their ids: give whole numbers of 0 or more")
+        if not _is_count(self.min_tokens) or self.min_tokens > self.max_new_tokens:
+            raise BadInput(
+                f"min_tokens is {self.min_tokens}; give a whole number from 0 to the most tokens that the answer may "
+                f"have, {self.max_new_tokens}"
+            )
+        if self.logprobs is not None and not (_is_count(self.logprobs) and self.logprobs <= MOST_LOGPROBS):
+            raise BadInput(f"logprobs is {self.logprobs}; give how many to tell of each place, 0 to {MOST_LOGPROBS}")
+
+    @property
+    def takes_logits_as_they_are(self) -> bool:
+        """Whether nothing is to be done to logits before a token is drawn."""
+        given = (self.frequency_penalty, self.presence_penalty, self.logit_bias, self.min_tokens)
+        return not any(given) and self.repetition_penalty == 1
 
 
 def _is_count(value: object) -> bool:

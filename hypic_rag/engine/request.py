@@ -3,12 +3,15 @@
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from threading import Event
 
 import torch
+from torch import Tensor
 
 from hypic_rag.engine.detokenizer import Detokenizer
-from hypic_rag.engine.outputs import Generation, Report, StepOutput
+from hypic_rag.engine.outputs import Generation, Report, StepOutput, TokenLogprobs
+from hypic_rag.engine.penalties import adjusted
 from hypic_rag.engine.policy import Policy, Sampling
 from hypic_rag.engine.repetition import is_cycling
 from hypic_rag.engine.segment_manager import SegmentManager
@@ -40,6 +43,7 @@ class Request:
     finished: bool = False
     first_at: float = 0.0
     generator: torch.Generator | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.report = Report(self.policy, self.prompt.n_tokens, 0, 0, (), 0.0, 0.0)
@@ -50,21 +54,30 @@ class Request:
             else:
                 self.generator.manual_seed(self.sampling.seed)
 
-    def take(self, token: int) -> StepOutput:
-        """Note a drawn token and what it brings."""
+    def adjusted(self, logits: Tensor) -> Tensor:
+        """Return what the next token is drawn from. logits: (vocabulary,), the model's; they are not changed."""
+        if self.sampling.takes_logits_as_they_are:
+            return logits
+        return adjusted(logits, self.sampling, self.ends, self._prompt_ids, self.tokens)
+
+    def take(self, token: int, logprobs: TokenLogprobs | None = None) -> StepOutput:
+        """Note a drawn token and what it brings. logprobs: where they were asked for."""
         if not self.tokens and not self.first_at:
             self.first_at = time.perf_counter()
         if token in self.ends:
             return self._end("stop", self.stream.finish())
         self.tokens.append(token)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
         text = self.stream.push(token)
         if self.stream.stopped:
-            return self._end("stop", text)
+            return self._end("stop", text, logprobs)
         if len(self.tokens) >= self.limit:
-            return self._end("length", text + self.stream.finish())
-        if self.sampling.stop_repetition and is_cycling(self.tokens):
-            return self._end("repetition", text + self.stream.finish())
-        return StepOutput(self.id, text)
+            return self._end("length", text + self.stream.finish(), logprobs)
+        may_end = self.sampling.stop_repetition and len(self.tokens) >= self.sampling.min_tokens
+        if may_end and is_cycling(self.tokens):
+            return self._end("repetition", text + self.stream.finish(), logprobs)
+        return StepOutput(self.id, text, logprobs=logprobs)
 
     def cancelled(self) -> StepOutput:
         return self._end("cancelled", "")
@@ -76,10 +89,14 @@ class Request:
         fed = self.tokens[: self.state.position - self.prompt.n_tokens] if self.state else []
         return [*self.prompt.parts, Part("live", tuple(fed))] if fed else list(self.prompt.parts)
 
-    def _end(self, reason: str, text: str) -> StepOutput:
+    @cached_property
+    def _prompt_ids(self) -> Tensor:
+        return torch.tensor(list({*self.prompt.token_ids}))
+
+    def _end(self, reason: str, text: str, logprobs: TokenLogprobs | None = None) -> StepOutput:
         self.finished = True
         now = time.perf_counter()
         first = self.first_at or now
         report = replace(self.report, ttft_ms=1e3 * (first - self.began), decode_ms=1e3 * (now - first))
-        generation = Generation(self.stream.text, tuple(self.tokens), reason, report)
-        return StepOutput(self.id, text, generation)
+        generation = Generation(self.stream.text, tuple(self.tokens), reason, report, tuple(self.logprobs))
+        return StepOutput(self.id, text, generation, logprobs=logprobs)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from hypic_rag.engine.assemble import ScheduledSequence
 from hypic_rag.engine.backends.base import Backend, SequenceRequest
 from hypic_rag.engine.cache_spec import CacheSpec
 from hypic_rag.engine.outputs import StepOutput
 from hypic_rag.engine.request import Request
-from hypic_rag.engine.sampler import draw_each
+from hypic_rag.engine.sampler import draw_each, logprobs_of
 from hypic_rag.engine.session_cache import SessionCache, merge_live
 from hypic_rag.errors import PassInterrupted, RequestTooLarge
 from hypic_rag.locks import FairLock
@@ -155,8 +157,7 @@ class Scheduler:
         assemble_ms = 1e3 * (time.perf_counter() - began)
         for request, _ in batch[:n_new]:
             request.report = replace(request.report, assemble_ms=assemble_ms)
-        tokens = draw_each([last[0] for last in logits], [(r.sampling, r.generator) for r, _ in batch])
-        return [request.take(token) for (request, _), token in zip(batch, tokens, strict=True)]
+        return _drawn([request for request, _ in batch], [last[0] for last in logits])
 
     def _continued(self, request: Request) -> ScheduledSequence[Any]:
         """Schedule the rows of a request under way: its last token, or all where that
@@ -221,3 +222,14 @@ class Scheduler:
             if request.id in self._requests:  # else it had ended before
                 self._fail(request, error)
         self._unfinished.clear()
+
+
+def _drawn(requests: Sequence[Request], logits: Sequence[Tensor]) -> list[StepOutput]:
+    """Draw a token for each request. logits: (vocabulary,) each."""
+    rows = [request.adjusted(row) for request, row in zip(requests, logits, strict=True)]
+    tokens = draw_each(rows, [(request.sampling, request.generator) for request in requests])
+    outputs = []
+    for request, row, token in zip(requests, logits, tokens, strict=True):
+        n_top = request.sampling.logprobs
+        outputs.append(request.take(token, None if n_top is None else logprobs_of(row, token, n_top)))
+    return outputs

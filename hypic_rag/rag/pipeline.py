@@ -109,7 +109,7 @@ class RagPipeline:
     def fit(self, prompt: Prompt, policy: Policy, sampling: Sampling, max_tokens: int | None) -> Sampling:
         """Return the sampling, with as many tokens as the answer may have: what is asked for, or the room that there
         is. Raises ContextTooLong where there is none, BadInput."""
-        self.engine.check_prompt(prompt, policy)
+        self.engine.check_prompt(prompt, policy, sampling)
         room = self.engine.context_length - prompt.n_tokens
         return replace(sampling, max_new_tokens=min(max_tokens or sampling.max_new_tokens, room))
 
