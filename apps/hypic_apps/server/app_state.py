@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from hypic_apps.server.auth.keys import Keys
 from hypic_apps.server.chat.engine_loop import EngineLoop
+from hypic_apps.server.chat.logprobs import TokenTexts
 from hypic_apps.server.chat.thread_pool import PreparationPool
 from hypic_apps.server.collections.catalog import Collections
 from hypic_apps.server.collections.readiness import Readiness
@@ -40,6 +41,7 @@ class Service:
     preparing: PreparationPool = field(default_factory=PreparationPool)
     started: int = field(default_factory=lambda: int(time.time()))
     rag: RagPipeline = field(init=False)
+    token_texts: TokenTexts = field(init=False)
     order: Order = field(init=False)
     keys: Keys = field(init=False)
     metrics: Metrics = field(init=False)
@@ -50,6 +52,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.rag = RagPipeline(self.engine)
+        self.token_texts = TokenTexts(self.engine.tokenizer)
         self.order, _ = order_in_force(self.engine.fingerprint, self.settings.order)
         self.keys = Keys(self.folder)
         self.metrics = Metrics(self.engine, self.loop)

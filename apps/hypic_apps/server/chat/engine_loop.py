@@ -310,7 +310,7 @@ class EngineLoop:
                 self._end(output.request_id, output.error)
             elif job := self._running.get(output.request_id):
                 job.watch.token()
-                job.tell(StreamEvent(output.text, output.generation))
+                job.tell(StreamEvent(output.text, output.generation, output.logprobs))
                 if output.generation:
                     self._end(output.request_id, None)
 

@@ -57,10 +57,10 @@ def _event(content: dict[str, Any]) -> str:
 
 async def finished(request: Request, answer: StreamedAnswer) -> str:
     """Return the whole text. Raises ClientGone as soon as the client has left, and what
-    ``StreamedAnswer.texts`` does."""
+    ``StreamedAnswer.events`` does."""
 
     async def collect() -> str:
-        return "".join([text async for text in answer.texts()])
+        return "".join([event.text async for event in answer.events()])
 
     async def leaving() -> None:
         while (await request.receive())["type"] != "http.disconnect":

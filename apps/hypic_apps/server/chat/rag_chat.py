@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hypic_apps.server.chat.engine_loop import Stream
 from hypic_apps.server.errors import ApiError, TooSlow
-from hypic_rag.engine import Generation
+from hypic_rag.engine import Generation, StreamEvent
 from hypic_rag.rag import NothingFound, PreparedRequest, RagRequest
 from hypic_rag.rag.unanswered import no_documents
 
@@ -39,7 +39,7 @@ def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection:
 
 @dataclass
 class StreamedAnswer:
-    """An answer under way. ``texts`` gives it as it comes; then ``generation`` is there. ``close`` stops it."""
+    """An answer under way. ``events`` gives it as it comes; then ``generation`` is there. ``close`` stops it."""
 
     service: "Service"
     ready: PreparedRequest
@@ -47,13 +47,13 @@ class StreamedAnswer:
     total_ms: float = field(default=0.0, init=False)
     _generation: Generation | None = field(default=None, init=False)
 
-    async def texts(self) -> AsyncIterator[str]:
-        """Yield the answer's texts as they come. Raises what Stream does."""
+    async def events(self) -> AsyncIterator[StreamEvent]:
+        """Yield what has text or log-probabilities as it comes. Raises what Stream does."""
         async for event in self.stream:
             if event.generation:
                 self._generation, self.total_ms = event.generation, self.stream.total_ms
-            if event.text:
-                yield event.text
+            if event.text or event.logprobs:
+                yield event
             if event.generation:
                 self.service.rag.remember(self.ready, event.generation)
 

@@ -13,12 +13,14 @@ from hypic_apps.server.app_state import Serving
 from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.chat import rag_chat, response_body
 from hypic_apps.server.chat.event_stream import EventStream, finished
+from hypic_apps.server.chat.logprobs import in_chat
 from hypic_apps.server.observability.logs import Arrived
 from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
 from hypic_apps.server.schemas.messages import conversation
 from hypic_apps.server.schemas.requests import ChatRequest, policy_of, sampling_of, wanted_documents
 from hypic_apps.server.schemas.responses import ChatAnswer, ok
+from hypic_rag.engine.outputs import TokenLogprobs
 from hypic_rag.rag import Passage, RagRequest
 
 router = APIRouter(route_class=AnswerRoute)
@@ -54,7 +56,7 @@ async def chat(
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": None},
-        "logprobs": None,
+        "logprobs": in_chat(found.token_texts, answer.generation.logprobs) if body.logprobs else None,
         "finish_reason": response_body.finish_reason(answer),
     }
     head["object"] = "chat.completion"
@@ -68,13 +70,14 @@ async def _chunks(
     head = {**head, "object": "chat.completion.chunk"}
     none_yet = {"usage": None} if include_usage else {}
 
-    def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    def chunk(delta: dict[str, Any], reason: str | None = None, told: TokenLogprobs | None = None) -> dict[str, Any]:
+        logprobs = None if told is None else in_chat(answer.service.token_texts, [told])
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return {**head, "choices": [choice], **none_yet}
 
     yield {**chunk({"role": "assistant", "content": ""}), "documents": response_body.documents(answer.ready)}
-    async for text in answer.texts():
-        yield chunk({"content": text})
+    async for event in answer.events():
+        yield chunk({"content": event.text}, None, event.logprobs)
     yield {**chunk({}, response_body.finish_reason(answer)), **response_body.about(answer)}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}

@@ -13,6 +13,7 @@ from hypic_apps.server.app_state import Service, Serving
 from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.chat import rag_chat, response_body
 from hypic_apps.server.chat.event_stream import EventStream, finished
+from hypic_apps.server.chat.logprobs import in_text
 from hypic_apps.server.observability.logs import Arrived
 from hypic_apps.server.routes.json_bodies import AnswerRoute
 from hypic_apps.server.routes.models import check_model
@@ -45,7 +46,8 @@ async def complete(
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage), answer.close)
     text = await finished(request, answer)
-    choices = [_choice(text, response_body.finish_reason(answer))]
+    told = None if body.logprobs is None else in_text(found.token_texts, answer.generation.logprobs)
+    choices = [_choice(text, response_body.finish_reason(answer), told)]
     about = {"usage": response_body.usage(answer), "hypic": response_body.hypic(answer)}
     return JSONResponse({**head, "choices": choices, **about})
 
@@ -54,16 +56,21 @@ async def _chunks(
     answer: rag_chat.StreamedAnswer, head: dict[str, Any], include_usage: bool
 ) -> AsyncIterator[dict[str, Any]]:
     none_yet = {"usage": None} if include_usage else {}
-    async for text in answer.texts():
-        yield {**head, "choices": [_choice(text)], **none_yet}
+    texts, n_characters = answer.service.token_texts, 0
+    async for event in answer.events():
+        told = None
+        if event.logprobs is not None:
+            told = in_text(texts, [event.logprobs], n_characters)
+            n_characters += len(told["tokens"][0])
+        yield {**head, "choices": [_choice(event.text, None, told)], **none_yet}
     last = _choice("", response_body.finish_reason(answer))
     yield {**head, "choices": [last], "hypic": response_body.hypic(answer), **none_yet}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}
 
 
-def _choice(text: str, reason: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+def _choice(text: str, reason: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
 def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> PreparedRequest:

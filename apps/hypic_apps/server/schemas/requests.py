@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_va
 from hypic_apps.server.errors import ApiError
 from hypic_apps.server.schemas.known_fields import refuse_elsewhere, refuse_misspelt, refuse_unknown
 from hypic_apps.server.schemas.messages import ChatMessage
+from hypic_apps.server.schemas.sampling_fields import FAST, ChatTop, SamplingFields, TextTop
 from hypic_rag.config import Settings
 from hypic_rag.engine.policy import Compose, Mode, Policy, Sampling
 from hypic_rag.rag.answer_length import USUAL, answer_tokens
@@ -17,10 +18,8 @@ from hypic_rag.rag.order import Order
 
 log = logging.getLogger(__name__)
 
-FAST = Field(fail_fast=True)
-"""Of a list: what is wrong with the first of a million values is all that anybody is told."""
 MOST_MESSAGES, MOST_DOCUMENTS = 10_000, 2_000
-OLD_TOP_K = "top_k will limit sampling: say n_documents for how many passages to retrieve"
+OLD_TOP_K = "top_k will limit sampling beside a collection, too: say n_documents for how many passages to retrieve"
 MOST_TEXT = 100_000  # characters to be embedded at once; some seconds on a processor
 
 
@@ -33,15 +32,6 @@ def _titled(document: object) -> object:
 
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
-
-
-Words = Annotated[
-    list[Annotated[str, Field(min_length=1)]],
-    FAST,
-    Field(max_length=16),
-    BeforeValidator(_listed),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 16}]}),
-]
 
 
 class Document(BaseModel):
@@ -62,15 +52,11 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class RequestBody(BaseModel):
+class RequestBody(SamplingFields):
     """What every request of an answer may have; None takes the server's setting."""
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, gt=0, le=1)
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    stop: Words | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     mode: Mode | None = None
@@ -95,30 +81,47 @@ class ChatRequest(RequestBody):
     documents: Annotated[list[Given], FAST, Field(max_length=MOST_DOCUMENTS)] | None = None
     collection: str | None = None
     n_documents: int | None = Field(None, ge=1, le=MOST_DOCUMENTS)
-    top_k: int | None = None
     order: Order | None = None
+    logprobs: bool | None = None
+    top_logprobs: ChatTop | None = None
+
+    @model_validator(mode="after")
+    def _top_of_what_is_told(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true beside it", param="top_logprobs")
+        return self
+
+    @property
+    def n_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def is_top_k_of_documents(self) -> bool:
+        """Whether ``top_k`` is still how many passages to retrieve, as it once was, and not a limit of sampling."""
+        return self.collection is not None and self.n_documents is None and (self.top_k or 0) > 0
+
+    def more_sampling(self) -> dict[str, Any]:
+        return super().more_sampling() | ({"top_k": 0} if self.is_top_k_of_documents else {})
 
 
 def wanted_documents(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
-    """Return how many passages to retrieve, None for the server's setting, and headers that warn.
-
-    Beside ``collection`` ``top_k`` was once that number, and is for a while where no ``n_documents`` is given.
-    Raises ApiError for a ``top_k`` that limits sampling.
-    """
-    top_k = body.top_k if body.top_k is not None and body.top_k > 0 else None
-    if top_k is not None and body.n_documents is None and body.collection is not None:
-        log.warning("a request's %s", OLD_TOP_K)
-        return min(top_k, MOST_DOCUMENTS), {"Warning": f'299 hypic-rag "{OLD_TOP_K}"'}
-    if top_k is not None:
-        text = "top_k is not supported here: leave it out, or give -1; n_documents is how many passages to retrieve"
-        raise ApiError(400, text, code="unsupported_parameter", param="top_k")
-    return body.n_documents, {}
+    """Return how many passages to retrieve, None for the server's setting, and headers that warn."""
+    if not body.is_top_k_of_documents:
+        return body.n_documents, {}
+    log.warning("a request's %s", OLD_TOP_K)
+    assert body.top_k is not None
+    return min(body.top_k, MOST_DOCUMENTS), {"Warning": f'299 hypic-rag "{OLD_TOP_K}"'}
 
 
 class CompletionRequest(RequestBody):
     """A text to go on from; what asks over documents is the chat's."""
 
     prompt: str | Annotated[list[int], FAST] | Annotated[list[str], FAST, Field(min_length=1, max_length=1)]
+    logprobs: TextTop | None = None
+
+    @property
+    def n_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 class EmbeddingRequest(BaseModel):
@@ -154,5 +157,5 @@ def sampling_of(body: RequestBody, settings: Settings, question: str | None = No
         settings.temperature if body.temperature is None else body.temperature,
         settings.top_p if body.top_p is None else body.top_p,
         settings.seed if body.seed is None else body.seed,
-        tuple(body.stop or ()),
+        **body.more_sampling(),
     )

@@ -95,10 +95,29 @@ class AnswerMessage(BaseModel):
     refusal: None
 
 
+class OneLogprob(BaseModel):
+    """bytes: null where a token's are not known."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class PlaceLogprobs(OneLogprob):
+    """The token that was drawn. top_logprobs: of the likeliest in its place."""
+
+    top_logprobs: list[OneLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[PlaceLogprobs]
+    refusal: None
+
+
 class ChatChoice(BaseModel):
     index: int
     message: AnswerMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"]
 
 
@@ -116,10 +135,19 @@ class ChatAnswer(BaseModel):
     hypic: Hypic
 
 
+class TextLogprobs(BaseModel):
+    """One a token of the answer. top_logprobs: by text, with the drawn one's."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
 class TextChoice(BaseModel):
     index: int
     text: str
-    logprobs: None
+    logprobs: TextLogprobs | None
     finish_reason: Literal["stop", "length"]
 
 
