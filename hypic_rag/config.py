@@ -16,6 +16,7 @@ from hypic_rag.rag.answer_length import RULE
 from hypic_rag.rag.order import Order
 from hypic_rag.setting_values import (
     bounded,
+    networks,
     number,
     one_of,
     origins,
@@ -120,6 +121,9 @@ class Settings:
     metrics_open: bool = _setting(False, yes_or_no, FLAG, "Give /metrics without an operator's key.")
     allowed_origins: tuple[str, ...] = _setting(
         (), origins, "URLS", "Whose web pages may call, with commas between; * for all."
+    )
+    trusted_proxies: tuple[str, ...] = _setting(
+        (), networks, "ADDRESSES", "Proxies whose X-Forwarded-For is believed: 127.0.0.1, 10.0.0.0/8; * for all."
     )
     max_body: int = _setting(4 * 1000**2, some_bytes, "SIZE", "Most bytes of a request that uploads no files: 4MB.")
     max_upload: int = _setting(100 * 1000**2, some_bytes, "SIZE", "Most bytes of an uploaded file: 100MB.")

@@ -1,5 +1,6 @@
 """What a setting's value may be: each function reads one, given as text or as of TOML, or raises ValueError."""
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -102,6 +103,20 @@ def origins(raw: object) -> tuple[str, ...]:
             raise ValueError(
                 f"{origin!r} is no origin. Write it like https://app.example or http://localhost:3000, or *"
             )
+    return found
+
+
+def networks(raw: object) -> tuple[str, ...]:
+    """Split a list of addresses and networks, or a text with commas between."""
+    given = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
+        raise ValueError(f"needs addresses like 127.0.0.1 or 10.0.0.0/8, with commas between, not {raw!r}")
+    found = tuple(one.strip() for one in given if one.strip())
+    for one in found:
+        try:
+            one == "*" or ipaddress.ip_network(one)
+        except ValueError as error:
+            raise ValueError(f"{error}. Write it like 127.0.0.1, ::1 or 10.0.0.0/8, or *") from error
     return found
 
 

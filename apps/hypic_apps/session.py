@@ -5,7 +5,7 @@ torch and LlamaIndex are imported where they are needed, so that a store that is
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,15 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def open_engine(
-    settings: Settings, segments: Path | None = None, policy: "Policy | None" = None
+    settings: Settings,
+    segments: Path | None = None,
+    policy: "Policy | None" = None,
+    tell: Callable[[str], object] = say,
 ) -> Iterator["SegmentEngine"]:
-    """Open the engine, its segments cached in this folder, or in memory only. Without ``policy``, the one in force."""
+    """Open the engine, its segments cached in this folder, or in memory only. Without ``policy``, the one in force.
+
+    tell: is told of what takes long.
+    """
     import transformers
 
     from hypic_rag import default_model
@@ -43,7 +49,7 @@ def open_engine(
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if settings.model == "default":
-        default_model.ensure(home(), progress=say)
+        default_model.ensure(home(), progress=tell)
     with SegmentCache.open(segments, settings.host_memory, settings.disk_budget, settings.remote) as cache:
         engine = SegmentEngine.from_pretrained(
             settings.model,

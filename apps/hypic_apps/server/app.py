@@ -8,7 +8,6 @@ from fastapi import FastAPI
 
 from hypic_apps.server import errors
 from hypic_apps.server.app_state import Service, Serving
-from hypic_apps.server.chat.engine_loop import EngineStopped
 from hypic_apps.server.middleware import middleware
 from hypic_apps.server.routes import (
     chat,
@@ -66,8 +65,7 @@ def create_app(made: Service) -> FastAPI:
     @app.head("/ready", include_in_schema=False)
     @app.get("/ready")
     async def ready(found: Serving) -> dict[str, object]:
-        if not found.loop.is_alive:
-            raise errors.ShuttingDown() if found.loop.is_closing else EngineStopped()
+        found.loop.check_ready()
         return {"status": "ready", "running": found.loop.n_running, "waiting": found.loop.n_waiting}
 
     return app

@@ -12,29 +12,11 @@ import uvicorn
 
 from hypic_apps.server.app import create_app
 from hypic_apps.server.app_state import Service
-from hypic_rag.errors import BadInput
 
 log = logging.getLogger(__name__)
 LEEWAY_SECONDS = 5  # for answers on their way out, when the grace is over
 KEEP_ALIVE_SECONDS = 75  # more than any Retry-After, so that who comes again finds the connection open
 SWITCH_SECONDS = 0.0001  # after which a thread that computes in Python lets the event loop go on
-
-
-def bound_socket(host: str, port: int) -> socket.socket:
-    """Bind a socket that does not yet listen: an address that cannot be had is told before the
-    model is loaded. Raises BadInput."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-        except OSError:
-            made.close()
-            raise
-    except OSError as error:
-        raise BadInput(f"cannot listen on {host}, port {port}: {error}. Choose another --port or --host") from error
-    return made
 
 
 def serve(service: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
@@ -49,6 +31,8 @@ def serve(service: Service, listener: socket.socket, on_ready: Callable[[], None
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(service.settings.trusted_proxies),
+        forwarded_allow_ips=list(service.settings.trusted_proxies),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(grace) + LEEWAY_SECONDS,
     )

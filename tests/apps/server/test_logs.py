@@ -49,7 +49,7 @@ def test_a_request_is_one_line_without_anything_of_it(tmp_path: Path, lines: Any
     del line["ms"]
     assert line == {
         "level": "info", "logger": "hypic_apps.server", "message": "request", "request_id": "ticket-7",
-        "method": "GET", "route": "/v1/whose/{name}", "status": 200, "tenant": "acme",
+        "method": "GET", "route": "/v1/whose/{name}", "status": 200, "client": "testclient", "tenant": "acme",
     }  # fmt: skip
 
 
@@ -76,6 +76,35 @@ def test_what_is_asked_every_few_seconds_is_quiet_and_unknown_paths_have_no_name
             ("other", "/v1/echo", 405),
             ("GET", "/v1/echo", 405),
         ]
+
+
+def test_a_refused_request_has_its_route(tmp_path: Path, lines: Any) -> None:
+    service = make_service(tmp_path)
+    _, operators = service.keys.add(None)
+    with client(service) as http:
+        lines()
+        http.get("/v1/whose/anybody")
+        http.delete("/v1/collections/secret")
+        http.get("/v1/whose/anybody", headers={"Authorization": f"Bearer {operators}"})
+        http.get("/wp-login.php")
+        assert [(one["route"], one["status"]) for one in lines()] == [
+            ("/v1/whose/{name}", 401),
+            ("/v1/collections/{name}", 401),
+            ("/v1/whose/{name}", 403),
+            ("unmatched", 401),
+        ]
+
+
+def test_what_the_page_asks_again_and_again_is_quiet_unless_it_changes_something(tmp_path: Path, lines: Any) -> None:
+    with client(make_service(tmp_path)) as http:
+        lines()
+        http.get("/v1/collections")
+        http.post("/v1/collections", json={"name": "papers"})
+        http.get("/v1/collections/papers/files")
+        http.get("/v1/collections/none/files")
+        told = [(one["method"], one["route"], one["status"]) for one in lines()]
+    files = "/v1/collections/{name}/files"
+    assert told == [("POST", "/v1/collections", 201), ("GET", files, 404)]
 
 
 def test_an_error_that_nobody_foresaw_is_a_500_with_the_id_and_does_not_quote(tmp_path: Path, lines: Any) -> None:

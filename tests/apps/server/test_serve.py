@@ -1,9 +1,12 @@
 """``hypic-rag serve`` in a process of its own: it says where it listens, and ends in good order."""
 
+import contextlib
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 from command_process import start_command
+
+from hypic_rag.collections.claim import claimed
 
 
 @pytest.fixture
@@ -67,6 +72,27 @@ def test_a_port_that_is_taken_is_told_at_once(cli: "object") -> None:
         done = cli("serve", "--port", str(taken.getsockname()[1]))  # type: ignore[operator]
     assert done.code == 1
     assert "Choose another --port" in done.err
+
+
+@pytest.mark.parametrize("case", ["port", "home", "keys"])
+def test_what_hinders_a_start_is_told_before_torch_is_imported(case: str, tmp_path: Path) -> None:
+    script = "import sys; from hypic_apps.cli.main import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    with contextlib.ExitStack() as held:
+        taken = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        (tmp_path / "server").mkdir()
+        if case == "home":
+            held.enter_context(claimed(tmp_path / "server", "serve"))
+        options, code, told = {
+            "port": (["--port", str(taken)], 1, "Choose another --port"),
+            "home": (["--port", "0"], 1, "another hypic-rag serve uses"),
+            "keys": (["--host", "0.0.0.0"], 2, "there are no API keys"),  # what the unit does not try again
+        }[case]
+        done = subprocess.run(
+            [sys.executable, "-c", script, "serve", *options],
+            env=os.environ | {"HYPIC_HOME": str(tmp_path)}, capture_output=True, text=True,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, "False\n")
+    assert told in " ".join(done.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

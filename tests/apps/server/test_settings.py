@@ -68,6 +68,8 @@ WRONG = {
     "an empty limit": ({"max_upload": "0"}, "needs a size like 100MB"),
     "a page, not an origin": ({"allowed_origins": "https://a.example/page"}, "is no origin"),
     "a name, not an origin": ({"allowed_origins": "a.example"}, "is no origin"),
+    "a proxy's name": ({"trusted_proxies": "nginx"}, "Write it like 127.0.0.1"),
+    "a network's host": ({"trusted_proxies": ["10.0.0.1/8"]}, "has host bits set"),
     "a format": ({"log_format": "xml"}, "none of text, json"),
 }
 
@@ -80,7 +82,7 @@ def test_a_wrong_value_is_told_what_to_do(given: dict[str, object], message: str
 
 def test_variables_in_deploy_and_on_the_page_are_settings() -> None:
     known = {"HYPIC_" + name.upper() for name in SETTINGS} | {"HYPIC_HOME", "HYPIC_NAME"}
-    for file in ("deploy/Containerfile", "deploy/hypic-rag.service", "docs/serving.md"):
+    for file in ("deploy/Containerfile", "deploy/compose.yaml", "deploy/hypic-rag.service", "docs/serving.md"):
         assert set(re.findall(r"HYPIC_[A-Z_]*[A-Z]", (ROOT / file).read_text("utf-8"))) <= known, file
     for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL):
         assert set(tomllib.loads(block)) <= set(SETTINGS)
@@ -88,4 +90,5 @@ def test_variables_in_deploy_and_on_the_page_are_settings() -> None:
 
 def test_the_container_has_the_torch_of_the_scripts() -> None:
     (version,) = re.findall(r"version=(\S+)", (ROOT / "scripts" / "setup.sh").read_text())
-    assert f"torch=={version} " in (ROOT / "deploy" / "Containerfile").read_text()
+    for file in ("Containerfile", "hypic-rag.service"):
+        assert set(re.findall(r"torch==(\S+)", (ROOT / "deploy" / file).read_text())) == {version}

@@ -62,10 +62,14 @@ def test_a_full_queue_refuses_before_it_reads(make_service: Callable[..., Servic
         long: Any = {"messages": turns("Go on."), "max_tokens": 8000, "stream": True}
         with httpx.stream("POST", server.url + PATH, json=long, timeout=30) as response:
             next(lines := response.iter_lines())
+            full = httpx.get(server.url + "/ready")
+            assert full.status_code == 503 and full.json()["error"]["code"] == "overloaded"
+            assert httpx.get(server.url + "/health").status_code == 200
             refused = httpx.post(server.url + PATH, content=b"{ this is no JSON", timeout=30)
             assert refused.status_code == 503 and int(refused.headers["Retry-After"]) >= 1
             lines.close()
         assert server.idle(5)
+        assert httpx.get(server.url + "/ready").status_code == 200
 
 
 def test_what_the_server_adds_to_the_first_token(server: Running) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import uvicorn
-from hypic_apps.server import run as serving
 from hypic_apps.server.app import create_app
 from hypic_apps.server.app_state import Service
+from hypic_apps.server.listening import bound_socket
 
 from hypic_rag import SegmentEngine
 
@@ -75,7 +75,7 @@ def watched_health(server: Running) -> Iterator[list[float]]:
 
 @contextlib.contextmanager
 def running(service: Service) -> Iterator[Running]:
-    listener = serving.bound_socket("127.0.0.1", 0)
+    listener = bound_socket("127.0.0.1", 0)
     ready = threading.Event()
 
     class Server(uvicorn.Server):

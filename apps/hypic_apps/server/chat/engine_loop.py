@@ -154,10 +154,6 @@ class EngineLoop:
         return self._thread.is_alive() and not self._closing and healthy
 
     @property
-    def is_closing(self) -> bool:
-        return self._closing
-
-    @property
     def retry_after(self) -> int:
         """Seconds after which a refused request may find room."""
         rounds = 1 + len(self._waiting) / self.max_running
@@ -185,6 +181,15 @@ class EngineLoop:
         finally:
             with self._changed, contextlib.suppress(ValueError):
                 self._places.remove(watch)
+
+    def check_ready(self) -> None:
+        """Raise what ``place`` would now: Busy, ShuttingDown, EngineStopped."""
+        with self._changed:
+            refusal = self._refusal(len(self._places))
+        if refusal is None and not self.is_alive:
+            refusal = EngineStopped()
+        if refusal is not None:
+            raise refusal
 
     def check_room(self, namespace: str) -> None:
         """Raise what ``place`` would now, counted alike; keeps none."""

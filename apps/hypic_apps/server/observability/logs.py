@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
@@ -21,6 +21,7 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hypic_apps.server.errors import ApiError, response
@@ -30,7 +31,9 @@ log = logging.getLogger("hypic_apps.server")
 
 ID_HEADER = "X-Request-Id"
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked every few seconds: told at level debug
+PROBES = ("/health", "/ready", "/metrics")
+POLLED = ("/v1/collections", "/v1/collections/{name}", "/v1/collections/{name}/files", "/v1/server")  # by the page
+QUIET = frozenset({*PROBES, *POLLED, "/static/{name}"})  # asked every few seconds: reads are told at level debug
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 CLIENT_LEFT = 499  # before there was a status; nginx's number
 OURS = ("hypic_apps", "hypic_rag")
@@ -99,17 +102,34 @@ class Logged:
             _line.reset(token)
 
     def _log(self, scope: Scope, status: int, whole: bool, ms: float, fields: dict[str, object]) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        route, method = _route(scope), scope["method"] if scope["method"] in METHODS else "other"
         self.count(method, route, status)
         tenant = scope.get("state", {}).get("tenant")
         told: dict[str, object] = {"method": method, "route": route, "status": status, "ms": round(ms, 1)}
+        if scope.get("client"):
+            told["client"] = scope["client"][0]  # of a trusted proxy's header, where there is one (uvicorn's matter)
         if not whole:
             told["cut_off"] = True  # the client went away, or the answer broke off
         if tenant is not None:
             told["tenant"] = tenant.id
-        level = logging.DEBUG if route in QUIET and status < 400 else logging.INFO
+        is_quiet = route in QUIET and method in ("GET", "HEAD") and status < 400
+        level = logging.DEBUG if is_quiet else logging.INFO
         log.log(level, "request", extra={"fields": told | {k: v for k, v in fields.items() if k != "request_id"}})
+
+
+def _route(scope: Scope) -> str:
+    """Return the path of a request's route, also where it was refused before it got there."""
+    found = scope.get("route")
+    if found is None and "app" in scope:
+        matching = (route for route in _routes(scope["app"].router) if route.matches(scope)[0] != Match.NONE)
+        found = next(matching, None)
+    return str(getattr(found, "path", "unmatched"))
+
+
+def _routes(router: Any) -> Iterator[Any]:
+    for route in router.routes:
+        included = getattr(route, "original_router", None)  # FastAPI's include_router
+        yield from [route] if included is None else _routes(included)
 
 
 async def arrival(request: Request) -> float:
