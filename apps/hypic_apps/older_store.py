@@ -10,7 +10,7 @@ NAME = "default"
 REMEDY = f"hypic-rag collections add-store {NAME}"
 
 
-def heeding_older_store(settings: Settings, tell: Callable[[str], object] | None = None) -> Settings:
+def heeding_older_store(settings: Settings, tell: Callable[[str], None] | None = None) -> Settings:
     """Return the settings, with that store where they name no place and its documents are in no collection yet.
 
     Says (to ``tell``, else on stderr) that there is such a store, and what makes it a collection. Raises BadInput.

@@ -33,7 +33,7 @@ def open_engine(
     settings: Settings,
     segments: Path | None = None,
     policy: "Policy | None" = None,
-    tell: Callable[[str], object] = say,
+    tell: Callable[[str], None] = say,
 ) -> Iterator["SegmentEngine"]:
     """Open the engine, its segments cached in this folder, or in memory only. Without ``policy``, the one in force.
 

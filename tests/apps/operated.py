@@ -27,7 +27,6 @@ DOCUMENT = "The lighthouse keeper's secret is 4711."
 def make_service(folder: Path, **settings: Any) -> Service:
     engine: Any = SimpleNamespace(
         model_name="tiny",
-        fingerprint="tiny",
         policy=Policy(),
         codec=codec_named("none"),
         conversations=SessionCache(1000),
