@@ -24,6 +24,7 @@ from hypic_rag.setting_values import (
     size,
     some_bytes,
     text,
+    url_path,
     whole,
     whole_or_none,
     yes_or_no,
@@ -111,6 +112,10 @@ class Settings:
     # Of hypic-rag serve alone:
     host: str = _setting("127.0.0.1", text, "ADDRESS", "Address to listen on; 0.0.0.0 for every one.")
     port: int = _setting(8000, whole(0, 65535), "N", "Port to listen on; 0 takes a free one.")
+    served_model_name: str | None = _setting(
+        None, text, "NAME", "What the model is called over HTTP; else its own name."
+    )
+    root_path: str = _setting("", url_path, "PATH", "Where a proxy has put the server: /rag.")
     max_running: int = _setting(8, whole(1), "N", "Most requests that the engine runs at once.")
     max_waiting: int = _setting(64, whole(0), "N", "Most requests that wait beyond those.")
     request_seconds: float = _setting(

@@ -120,6 +120,13 @@ def networks(raw: object) -> tuple[str, ...]:
     return found
 
 
+def url_path(raw: object) -> str:
+    """Read where in a site something lies: a path without a slash at its end, empty for the whole site."""
+    if not isinstance(raw, str) or not re.fullmatch(r"(/[\w.~-]+)*/?", raw):
+        raise ValueError(f"needs a path like /rag, not {raw!r}")
+    return raw.rstrip("/")
+
+
 def whole_or_none(raw: object) -> int | None:
     if isinstance(raw, str) and raw.strip().lower() == "none":
         return None

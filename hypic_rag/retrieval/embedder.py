@@ -100,6 +100,17 @@ class Embedder:
             ids = self._model.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         return sum(map(len, ids))
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Return the text of ids of the embedder's own tokenizer. Raises BadInput where one of them is none of it."""
+        with self._lock:
+            tokenizer = self._model.tokenizer
+            if not all(0 <= one < len(tokenizer) for one in ids):
+                raise BadInput(
+                    f"there are token ids that the tokenizer of {self.name} does not have: send texts, as other "
+                    "tokenizers' ids mean nothing to it (in LangChain: check_embedding_ctx_length=False)"
+                )
+            return str(tokenizer.decode(ids, skip_special_tokens=True))
+
     def _embed(self, texts: Sequence[str], on_progress: Callable[[int, int], None] | None) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)
         for start in range(0, len(texts), BATCH):

@@ -21,6 +21,7 @@ from hypic_apps.server.routes import (
     page,
     passages,
     server_info,
+    tokens,
 )
 
 
@@ -52,6 +53,7 @@ def create_app(made: Service) -> FastAPI:
         files,
         passages,
         chats,
+        tokens,
         page,
         metrics,
     ):

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,7 +42,6 @@ class Service:
     preparing: PreparationPool = field(default_factory=PreparationPool)
     started: int = field(default_factory=lambda: int(time.time()))
     rag: RagPipeline = field(init=False)
-    token_texts: TokenTexts = field(init=False)
     order: Order = field(init=False)
     keys: Keys = field(init=False)
     metrics: Metrics = field(init=False)
@@ -50,9 +50,18 @@ class Service:
     readiness: Readiness = field(init=False)
     conversations: ConversationArchive = field(init=False)
 
+    @property
+    def model_name(self) -> str:
+        """What the model is called over HTTP."""
+        return self.settings.served_model_name or self.engine.model_name
+
+    @cached_property
+    def token_texts(self) -> TokenTexts:
+        """What single tokens are, for those who ask for their probabilities."""
+        return TokenTexts(self.engine.tokenizer)
+
     def __post_init__(self) -> None:
         self.rag = RagPipeline(self.engine)
-        self.token_texts = TokenTexts(self.engine.tokenizer)
         self.order, _ = order_in_force(self.engine.fingerprint, self.settings.order)
         self.keys = Keys(self.folder)
         self.metrics = Metrics(self.engine, self.loop)

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from hypic_apps.server.app_state import Service
 from hypic_apps.server.auth.tenants import OPEN, Authentication
 from hypic_apps.server.observability.logs import ID_HEADER, Logged
-from hypic_apps.server.request_limits import BodyLimit, OneByOne, SameSite, SecurityHeaders
+from hypic_apps.server.request_limits import BodyLimit, OneByOne, SameSite, SecurityHeaders, UnderPath
 
 
 def middleware(service: Service) -> list[Middleware]:
@@ -27,7 +27,9 @@ def middleware(service: Service) -> list[Middleware]:
     def asks_for_keys() -> bool:
         return not settings.no_keys and keys.exist
 
+    under = [Middleware(UnderPath, settings.root_path)] if settings.root_path else []
     return [
+        *under,
         Middleware(Logged, count=service.metrics.count_http),
         Middleware(OneByOne, at_once=OPEN),
         Middleware(SecurityHeaders),

@@ -27,6 +27,21 @@ SECURITY_HEADERS = {
 }
 
 
+class UnderPath:
+    """ASGI: what a proxy has put under ``root_path`` comes with that path before its own, or without it."""
+
+    def __init__(self, app: ASGIApp, root_path: str):
+        self.app, self.root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path, root = scope["path"], self.root_path
+            if path == root or path.startswith(root + "/"):
+                path = path[len(root) :] or "/"
+            scope = {**scope, "path": path, "root_path": root}
+        await self.app(scope, receive, send)
+
+
 class OneByOne:
     """ASGI: of requests that come at the same time, each round of the event loop begins one. Two hundred would keep
     /health and the tokens of answers under way waiting for all of them; ``at_once``: paths that do not wait either."""

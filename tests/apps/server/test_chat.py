@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import openai
 import pytest
 import tiny
 from hypic_apps.server.app_state import Service
+from hypic_apps.server.chat import event_stream
 from tiny_server import Running, running, turns
 
 from hypic_rag import Sampling
@@ -76,7 +78,7 @@ def test_streamed_text_is_the_whole_text(client: openai.OpenAI) -> None:
     assert "tier" not in first.documents[0]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole.choices[0].message.content
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["length"]
-    assert last.documents[0]["tier"] and last.hypic["segments"]
+    assert last.documents[0]["tier"] and last.hypic["segments"] and "text" not in last.documents[0]
     assert not usage.choices and usage.usage == whole.usage
 
 
@@ -192,6 +194,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "half a character in a misspelt field": ({"message\ud800": 1}, 400, "did you mean messages?"),
     "a misspelt field of a document": ({"documents": [{"text": "a", "titles": "b"}]}, 400, "did you mean title?"),
     "no such collection": ({"collection": "x"}, 404, "collection_not_found"),
+    "no such collection as the model": ({"model": "default:x"}, 404, "no model and no collection 'default:x'"),
+    "a collection, and another as the model": ({"model": "default:x", "collection": "y"}, 400, "one of the two"),
     "the assistant last": ({"messages": turns("a", "b"), "documents": DOCUMENTS}, 400, "the user's last"),
     "too long a prompt": ({"messages": turns("word " * 9000)}, 400, "context_length_exceeded"),
     "a field that nobody knows": ({"an_invention": [1]}, 400, "unknown_parameter"),
@@ -327,15 +331,32 @@ def test_completions(client: openai.OpenAI, server: Running) -> None:
     chunks = list(client.completions.create(prompt=ids, stream=True, **fields))
     assert "".join(chunk.choices[0].text for chunk in chunks) == got[0].choices[0].text
     assert chunks[-1].choices[0].finish_reason == "length"
-    for prompt in ("", [], [10**9], ["a", "b"], [-1]):
-        assert server.post("/v1/completions", prompt=prompt).status_code == 400
+    for prompt in ("", [], [10**9], ["a", "b"], [-1], [[1], [2]], [1, "a"], None):
+        refused = server.post("/v1/completions", prompt=prompt)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] in ("prompt", None)
+
+
+def test_a_stream_that_is_silent_says_that_it_goes_on(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In comments, which OpenAI's clients pass over; what a proxy would end goes on."""
+    monkeypatch.setattr(event_stream, "SILENT_SECONDS", 0.05)
+    step = server.engine.step
+    monkeypatch.setattr(server.engine, "step", lambda: (time.sleep(0.3), step())[1])
+    body = {"messages": QUESTION, "max_tokens": 2, "stream": True}
+    sent = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=60).text
+    events = [event for event in sent.split("\n\n") if event]
+    assert events[0].startswith("data: {") and events[-1] == "data: [DONE]"
+    assert events.count(": still at work") >= 2
+    with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+        assert list(client.chat.completions.create(**SETTINGS, stream=True))[-1].choices[0].finish_reason == "length"
 
 
 def test_models(client: openai.OpenAI, server: Running) -> None:
-    [model] = client.models.list().data
+    model, *_, embedder = client.models.list().data
     assert model.id == "tiny-qwen3_5_text" and model.owned_by == "hypic-rag"
     assert model.context_length == 8192  # type: ignore[attr-defined]
-    assert client.models.retrieve(model.id) == model
+    assert embedder.id == "all-MiniLM-L6-v2"
+    for one in (model, embedder):
+        assert client.models.retrieve(one.id) == one
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-5")
 
@@ -348,8 +369,40 @@ def test_embeddings(client: openai.OpenAI, server: Running) -> None:
     assert [one.embedding for one in as_floats.data] == expected
     assert [one.embedding for one in by_default.data] == expected
     assert by_default.usage.prompt_tokens == 5
-    for wrong in ([], "", [[1, 2]], [""]):
+    tokenizer = server.service.embedder._model.tokenizer
+    ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    assert [one.embedding for one in client.embeddings.create(model="default", input=ids).data] == expected
+    assert client.embeddings.create(model="default", input=ids[0]).data[0].embedding == expected[0]
+    assert server.post("/v1/embeddings", input="x", dimensions=384, model="").status_code == 200
+    for wrong in ([], "", [""], [[]], [[1, 10**6]], [[-1]], [1.5], [["a"]], {}):
         assert server.post("/v1/embeddings", input=wrong).status_code == 400
+    assert "384 dimensions" in server.post("/v1/embeddings", input="x", dimensions=256).text
+
+
+def test_tokens_of_a_prompt_and_of_messages_and_back(server: Running) -> None:
+    text = "Who built it? <|im_end|>"
+    got = server.post("/tokenize", prompt=text, return_token_strs=True).json()
+    assert got["tokens"] == list(server.engine.format.encode(text)) and got["count"] == len(got["token_strs"])
+    assert got["max_model_len"] == 8192
+    assert server.post("/detokenize", tokens=got["tokens"]).json() == {"prompt": text}
+    messages = server.post("/tokenize", messages=QUESTION).json()
+    assert messages["count"] == server.chat("Who built it?")["usage"]["prompt_tokens"]
+    for wrong in ({}, {"prompt": "a", "messages": QUESTION}, {"prompt": "a", "x": 1}, {"prompt": "a", "model": "gpt"}):
+        assert server.post("/tokenize", **wrong).status_code in (400, 404)
+    for tokens in ([10**9], [-1], ["a"]):
+        assert server.post("/detokenize", tokens=tokens).status_code == 400
+    assert httpx.get(server.url + "/version").json()["version"]
+
+
+def test_the_model_is_called_as_the_setting_says(make_service: Callable[..., Service]) -> None:
+    with running(make_service(served_model_name="org/helper", root_path="/rag")) as server:
+        for name in ("org/helper", "", "default", "tiny-qwen3_5_text", None):
+            assert server.chat("Hi", model=name)["model"] == "org/helper"
+        for prefix in ("", "/rag"):  # a proxy may take it away
+            assert httpx.get(f"{server.url}{prefix}/v1/models").json()["data"][0]["id"] == "org/helper"
+            assert httpx.get(f"{server.url}{prefix}/v1/models/org/helper").json()["id"] == "org/helper"
+            assert httpx.get(f"{server.url}{prefix}/").status_code == 200
+        assert httpx.get(f"{server.url}/ragged/v1/models").status_code == 404
 
 
 def test_what_the_server_says_of_itself(server: Running) -> None:

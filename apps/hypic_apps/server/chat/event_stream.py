@@ -7,10 +7,13 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from hypic_apps.server.chat.rag_chat import StreamedAnswer
 from hypic_apps.server.errors import ApiError, api_error
+
+SILENT_SECONDS = 10.0  # nginx ends what is silent for 60
+COMMENT = b": still at work\n\n"
 
 
 class ClientGone(ApiError):
@@ -22,7 +25,7 @@ class ClientGone(ApiError):
 
 class EventStream(StreamingResponse):
     """Each object an event, then ``[DONE]``; an error ends it with its own event. close: called in any case. headers:
-    beside its own."""
+    beside its own. While nothing comes, comments do, which clients pass over: a proxy would end what is silent."""
 
     def __init__(
         self,
@@ -33,12 +36,29 @@ class EventStream(StreamingResponse):
         own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(_events(objects), headers={**own, **(headers or {})}, media_type="text/event-stream")
         self._close = close
+        self._n_sent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                silent.cancel()
+            await send(message)
+            self._n_sent += 1  # from when on a comment may be sent, which must not come first
+
+        silent = asyncio.ensure_future(self._comment(send))
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, sending)
         finally:  # here, as the iterator of a client that has left already is never begun
+            silent.cancel()
             self._close()
+
+    async def _comment(self, send: Send) -> None:
+        before = 0
+        while True:
+            await asyncio.sleep(SILENT_SECONDS)
+            if 0 < self._n_sent == before:
+                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+            before = self._n_sent
 
 
 async def _events(objects: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:

@@ -32,6 +32,36 @@ def about(answer: StreamedAnswer) -> dict[str, Any]:
     return {"documents": documents(answer.ready, answer.generation.report.segments), "hypic": hypic(answer)}
 
 
+def about_told(answer: StreamedAnswer) -> dict[str, Any]:
+    """Describe it without the documents' texts, which have been sent before."""
+    told = about(answer)
+    for one in told["documents"]:
+        del one["text"]
+    return told
+
+
+def annotations(answer: StreamedAnswer, passages_url: str | None) -> list[dict[str, Any]]:
+    """Cite the collection's passages of which the answer was made, in OpenAI's form. All stand for the whole of it, as
+    nobody knows which sentence is from which. passages_url: of a file, with ``{}`` for its id."""
+    if passages_url is None:
+        return []
+    cited = [
+        {
+            "title": source.title or source.metadata["filename"],
+            "url": passages_url.replace("{}", source.metadata["file_id"]),
+            "start_index": 0,
+            "end_index": len(answer.generation.text),
+            "file_id": source.metadata["file_id"],
+            "filename": source.metadata["filename"],
+            "page_label": source.page_label,
+            "document": i,
+        }
+        for i, source in enumerate(answer.ready.sources)
+        if "file_id" in source.metadata
+    ]
+    return [{"type": "url_citation", "url_citation": one} for one in cited]
+
+
 def documents(ready: PreparedRequest, uses: tuple[SegmentUse, ...] | None = None) -> list[dict[str, Any]]:
     """Describe the documents of the prompt, in its order. Without ``uses``, before it is run, nothing of tiers."""
     made = [

@@ -122,6 +122,14 @@ class Collections:
             for row, of_row in zip(found, files, strict=True)
         ]
 
+    def names(self, tenant: Tenant) -> list[tuple[str, int]]:
+        """List name and time of making of each collection, the oldest first."""
+        with self._database.reading() as db:
+            query = (
+                "SELECT name, created_at FROM collections WHERE tenant = ? AND NOT deleting ORDER BY created_at, name"
+            )
+            return [(row["name"], row["created_at"]) for row in db.execute(query, (tenant.id,))]
+
     def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
         with self._database.reading() as db:
             row = _found(db, tenant, name)

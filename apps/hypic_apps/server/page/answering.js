@@ -32,7 +32,7 @@ export async function fillRun(run, request, signal, told) {
 }
 
 function take(run, chunk) {
-  if (chunk.documents) run.documents = chunk.documents;
+  if (chunk.documents) run.documents = chunk.documents.map((one, i) => ({ ...run.documents[i], ...one }));
   if (chunk.hypic) run.hypic = chunk.hypic;
   const choice = chunk.choices?.[0];
   if (choice?.delta?.content) {

@@ -9,19 +9,21 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from hypic_apps.server.app_state import Serving
+from hypic_apps.server.app_state import Service, Serving
 from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.chat import rag_chat, response_body
 from hypic_apps.server.chat.event_stream import EventStream, finished
 from hypic_apps.server.chat.logprobs import in_chat
+from hypic_apps.server.errors import ApiError
 from hypic_apps.server.observability.logs import Arrived
 from hypic_apps.server.routes.json_bodies import AnswerRoute
-from hypic_apps.server.routes.models import check_model
+from hypic_apps.server.routes.models import BETWEEN, NoModel, collection_of
 from hypic_apps.server.schemas.messages import conversation
 from hypic_apps.server.schemas.requests import ChatRequest, policy_of, sampling_of, wanted_documents
 from hypic_apps.server.schemas.responses import ChatAnswer, ok
+from hypic_rag.collections.tenant import Tenant
 from hypic_rag.engine.outputs import TokenLogprobs
-from hypic_rag.rag import Passage, RagRequest
+from hypic_rag.rag import Passage, PreparedRequest, RagRequest
 
 router = APIRouter(route_class=AnswerRoute)
 
@@ -34,10 +36,10 @@ async def chat(
     who: Asking,
     arrived: Arrived,
 ) -> Response:
-    """Answer the last message; over documents, where some are given or a collection is named."""
-    check_model(found, body.model)
+    """Answer the last message; over documents, where some are given or a collection is named, also as the model."""
+    collection = _asked_collection(found, body)
     passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
-    question = body.messages[-1].text if body.documents or body.collection is not None else None
+    question = body.messages[-1].text if body.documents or collection is not None else None
     n_documents, warning = wanted_documents(body)
     asked = RagRequest(
         conversation(body.messages),
@@ -48,14 +50,21 @@ async def chat(
         n_documents or found.settings.top_k,
         body.order or found.order,
     )
-    answer = await rag_chat.begin(found, who, arrived, partial(rag_chat.prepare, found, who, asked, body.collection))
-    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": found.engine.model_name}
+    answer = await rag_chat.begin(found, who, arrived, partial(_prepare, found, who, asked, collection, body))
+    named = found.model_name if body.collection == collection else f"{found.model_name}{BETWEEN}{collection}"
+    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": named}
+    url = collection and f"{request.base_url}v1/collections/{collection}/files/{{}}/passages"
     if body.stream:
-        return EventStream(_chunks(answer, head, body.include_usage), answer.close, warning)
+        return EventStream(_chunks(answer, head, body.include_usage, url), answer.close, warning)
     text = await finished(request, answer)
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": text, "refusal": None},
+        "message": {
+            "role": "assistant",
+            "content": text,
+            "refusal": None,
+            "annotations": response_body.annotations(answer, url),
+        },
         "logprobs": in_chat(found.token_texts, answer.generation.logprobs) if body.logprobs else None,
         "finish_reason": response_body.finish_reason(answer),
     }
@@ -64,8 +73,28 @@ async def chat(
     return JSONResponse({**head, "choices": [choice], **about}, headers=warning)
 
 
+def _asked_collection(found: Service, body: ChatRequest) -> str | None:
+    """Return the collection that is asked, by its field or as the model. Raises ApiError for two of them."""
+    as_model = collection_of(found, body.model)
+    if as_model is not None and body.collection not in (None, as_model):
+        text = f"the model names the collection {as_model[:100]!r}, and the field another: give one of the two"
+        raise ApiError(400, text, param="collection")
+    return body.collection if as_model is None else as_model
+
+
+def _prepare(
+    found: Service, who: Tenant, asked: RagRequest, collection: str | None, body: ChatRequest
+) -> PreparedRequest:
+    try:
+        return rag_chat.prepare(found, who, asked, collection)
+    except ApiError as error:
+        if error.code == "collection_not_found" and body.collection is None:
+            raise NoModel(str(body.model), found.model_name) from None
+        raise
+
+
 async def _chunks(
-    answer: rag_chat.StreamedAnswer, head: dict[str, Any], include_usage: bool
+    answer: rag_chat.StreamedAnswer, head: dict[str, Any], include_usage: bool, passages_url: str | None
 ) -> AsyncIterator[dict[str, Any]]:
     head = {**head, "object": "chat.completion.chunk"}
     none_yet = {"usage": None} if include_usage else {}
@@ -78,6 +107,8 @@ async def _chunks(
     yield {**chunk({"role": "assistant", "content": ""}), "documents": response_body.documents(answer.ready)}
     async for event in answer.events():
         yield chunk({"content": event.text}, None, event.logprobs)
-    yield {**chunk({}, response_body.finish_reason(answer)), **response_body.about(answer)}
+    cited = response_body.annotations(answer, passages_url)
+    last = chunk({"annotations": cited} if cited else {}, response_body.finish_reason(answer))
+    yield {**last, **response_body.about_told(answer)}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}

@@ -41,7 +41,7 @@ async def complete(
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": found.engine.model_name,
+        "model": found.model_name,
     }
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage), answer.close)
@@ -74,11 +74,8 @@ def _choice(text: str, reason: str | None = None, logprobs: dict[str, Any] | Non
 
 
 def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> PreparedRequest:
-    form, given = found.engine.format, body.prompt
-    if isinstance(given, str):
-        ids: Sequence[int] = form.encode(given)
-    else:  # ids, or a list of one text
-        ids = [token for one in given for token in (form.encode(one) if isinstance(one, str) else (one,))]
+    given = body.prompt
+    ids: Sequence[int] = found.engine.format.encode(given) if isinstance(given, str) else given
     prompt, policy = Prompt.build((), (), ids), policy_of(body, found.engine.policy)
     sampling = found.rag.fit(prompt, policy, sampling_of(body, found.settings), body.max_tokens)
     return PreparedRequest(prompt, sampling, policy, who.namespace())

@@ -11,11 +11,12 @@ from fastapi import APIRouter, Request, Response
 
 from hypic_apps.server.app_state import Serving
 from hypic_apps.server.chat.event_stream import ClientGone
+from hypic_apps.server.errors import ApiError
 from hypic_apps.server.routes.json_bodies import JsonRoute
-from hypic_apps.server.routes.models import check_name
+from hypic_apps.server.routes.models import check_embedder
 from hypic_apps.server.schemas.requests import EmbeddingRequest
 from hypic_apps.server.schemas.responses import EmbeddingAnswer, ok
-from hypic_rag.retrieval.embedder import BATCH, DEFAULT_ALIASES, DEFAULT_EMBEDDER, Embedder, Vectors
+from hypic_rag.retrieval.embedder import BATCH, Embedder, Vectors
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -23,7 +24,10 @@ router = APIRouter(route_class=JsonRoute)
 @router.post("/v1/embeddings", response_model=None, responses=ok(EmbeddingAnswer))
 async def embeddings(body: EmbeddingRequest, request: Request, found: Serving) -> Response:
     embedder = found.embedder
-    check_name(body.model, (embedder.name, *(DEFAULT_ALIASES if embedder.name == DEFAULT_EMBEDDER else ())))
+    check_embedder(found, body.model)
+    if body.dimensions is not None and body.dimensions != (n := await asyncio.to_thread(lambda: embedder.dimension)):
+        text = f"the vectors of {embedder.name} have {n} dimensions: leave dimensions out"
+        raise ApiError(400, text, code="unsupported_parameter", param="dimensions")
     vectors: list[Vectors] = []
     n_tokens = 0
     for start in range(0, len(body.input), BATCH):  # between batches others get their turn
@@ -48,7 +52,8 @@ def _json(head: dict[str, Any], vectors: Sequence[Vectors], encoding: str) -> st
     return f'{json.dumps(head)[:-1]}, "data": [{data}]}}'
 
 
-def _embed(embedder: Embedder, texts: list[str]) -> tuple[Vectors, int]:
+def _embed(embedder: Embedder, given: list[str | list[int]]) -> tuple[Vectors, int]:
+    texts = [one if isinstance(one, str) else embedder.text_of(one) for one in given]
     return embedder.embed(texts), embedder.n_tokens(texts)
 
 

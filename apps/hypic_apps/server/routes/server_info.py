@@ -12,12 +12,17 @@ from hypic_rag import __version__
 router = APIRouter()
 
 
+@router.get("/version")
+async def version() -> dict[str, str]:
+    return {"version": __version__}
+
+
 @router.get("/v1/server")
 async def server(found: Serving) -> dict[str, Any]:
     stats = await asyncio.to_thread(found.engine.cache.stats)  # asks the disk tier's index
     return {
         "version": __version__,
-        "model": found.engine.model_name,
+        "model": found.model_name,
         "policy": policy_told(found),
         "context_length": found.engine.context_length,
         "tiers": {

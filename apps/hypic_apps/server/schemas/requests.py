@@ -34,6 +34,38 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
+def _inputs(value: object) -> object:
+    """Make a list of texts, or lists of ids, of what may be one of them alone."""
+    if isinstance(value, str) or _is_ids(value):
+        return [value]
+    for one in value if isinstance(value, list) else ():
+        if not isinstance(one, str) and not _is_ids(one):
+            raise ValueError("give a text, or the ids of its tokens, or a list of these")
+    return value
+
+
+def _one_prompt(value: object) -> object:
+    """Take a text, its ids, or a list of one of them."""
+    if isinstance(value, list) and len(value) == 1 and not _is_ids(value):
+        value = value[0]
+    if not isinstance(value, str) and not _is_ids(value):
+        raise ValueError("give one text, or the ids of its tokens; several prompts are several requests")
+    return value
+
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+OnePrompt = Annotated[
+    str | list[int],
+    BeforeValidator(_one_prompt),
+    WithJsonSchema({"anyOf": [_TEXT, _IDS, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 1}]}),
+]
+
+
 class Document(BaseModel):
     """A text to answer from, read as one segment."""
 
@@ -116,7 +148,7 @@ def wanted_documents(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
 class CompletionRequest(RequestBody):
     """A text to go on from; what asks over documents is the chat's."""
 
-    prompt: str | Annotated[list[int], FAST] | Annotated[list[str], FAST, Field(min_length=1, max_length=1)]
+    prompt: OnePrompt
     logprobs: TextTop | None = None
 
     @property
@@ -127,13 +159,14 @@ class CompletionRequest(RequestBody):
 class EmbeddingRequest(BaseModel):
     model: str | None = None
     input: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]],
+        list[Annotated[str | list[int], Field(min_length=1, max_length=MOST_TEXT)]],
         FAST,
         Field(min_length=1, max_length=2048),
-        BeforeValidator(_listed),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+        BeforeValidator(_inputs),
+        WithJsonSchema({"anyOf": [_TEXT, _IDS, {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}}]}),
     ]
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -89,10 +89,32 @@ class Hypic(BaseModel):
     segments: list[PromptSegment]
 
 
+class Cited(BaseModel):
+    """What an answer was made from. url: where this server gives the file's passages. start_index, end_index: of the
+    answer's characters, all of them. document: the index in ``documents``."""
+
+    title: str
+    url: str
+    start_index: int
+    end_index: int
+    file_id: str
+    filename: str
+    page_label: str | None
+    document: int
+
+
+class Citation(BaseModel):
+    type: Literal["url_citation"]
+    url_citation: Cited
+
+
 class AnswerMessage(BaseModel):
+    """annotations: of each passage of a collection in the prompt, in its order."""
+
     role: Literal["assistant"]
     content: str
     refusal: None
+    annotations: list[Citation]
 
 
 class OneLogprob(BaseModel):
@@ -122,8 +144,9 @@ class ChatChoice(BaseModel):
 
 
 class ChatAnswer(BaseModel):
-    """With ``stream`` it comes in OpenAI's chunks instead: the first has ``documents``, the last with a choice all that
-    is here but ``usage``, which has a chunk of its own where ``stream_options.include_usage`` asks for it."""
+    """With ``stream`` it comes in OpenAI's chunks instead: the first has ``documents``, the last with a choice them
+    again without their texts, ``hypic``, and the annotations in its delta. ``usage`` has a chunk of its own where
+    ``stream_options.include_usage`` asks for it."""
 
     id: str
     object: Literal["chat.completion"]
@@ -188,12 +211,15 @@ class PolicyBody(BaseModel):
 
 
 class ModelBody(BaseModel):
+    """A model, a collection over it, or the embedder, which answers nothing: its lengths and policy are null."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
-    context_length: int
-    policy: PolicyBody
+    context_length: int | None
+    max_model_len: int | None
+    policy: PolicyBody | None
 
 
 class ProgressBody(BaseModel):
