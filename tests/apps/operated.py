@@ -14,6 +14,8 @@ from hypic_apps.server.app import create_app
 from hypic_apps.server.app_state import Service
 from hypic_apps.server.auth.tenants import tenant
 from hypic_apps.server.chat.engine_loop import EngineLoop
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from hypic_rag.cache import SegmentCache, codec_named
 from hypic_rag.collections.tenant import Tenant
@@ -33,6 +35,7 @@ def make_service(folder: Path, **settings: Any) -> Service:
         cache=SegmentCache.open(None),
         format=SimpleNamespace(document=None, leading=None),
         fingerprint="0" * 64,
+        tokenizer=PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))),
     )
     return Service(Settings(**settings), folder, engine, SimpleNamespace(), EngineLoop(engine, 2, 3))  # type: ignore[arg-type]
 

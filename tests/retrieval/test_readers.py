@@ -56,6 +56,21 @@ def pdf(path: Path, pages: list[str], title: str | None = None, password: str | 
     return path
 
 
+SITE = b"""<html><head><title>Opening hours</title></head><body><div id="navbar"><a>Log in</a></div>
+<header><a>Museum</a></header><nav><a>Home</a> <a>About</a></nav><ul class="breadcrumbs"><li>Home</li></ul>
+<div role="search"><input>Find</div><main><header><h1>Opening hours</h1></header><p>Daily from 9.</p>
+<aside class="note">Closed on 1 May.</aside><footer>Updated by Ole.</footer></main>
+<div class="side sidebar"><a>More</a></div><footer>Imprint</footer></body></html>"""
+
+
+def test_what_leads_through_a_site_is_not_read(tmp_path: Path) -> None:
+    (document,) = documents(write(tmp_path, "a.html", SITE))
+    lines = [line for line in document.text.splitlines() if line.strip()]
+    assert lines == ["# Opening hours", "Daily from 9.", "Closed on 1 May.", "Updated by Ole."]
+    (only,) = documents(write(tmp_path, "b.html", b"<body><nav>Nothing but this</nav></body>"))
+    assert only.text == "Nothing but this"
+
+
 # ---- one document a file
 
 TEXTS = {  # name, bytes, title, text
@@ -313,7 +328,7 @@ NOTHING = {  # name, bytes, words, a note only
     "json with nothing in it": ("a.json", b'{"a": null}', "is empty", True),
     "no json": ("a.json", b"{a: 1}", "is not JSON: Expecting property name", False),
     "nested json": ("a.json", b"[" * 100_000, "is nested too deeply", False),
-    "unknown kind": ("a.docx", b"x", "cannot read the kind .docx. Supported: .txt, .md", False),
+    "unknown kind": ("a.doc", b"x", "cannot read the kind .doc. Supported: .txt, .md", False),
     "no suffix": ("LICENSE", b"x", "cannot read a file without a suffix", False),
 }
 

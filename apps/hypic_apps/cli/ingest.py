@@ -15,7 +15,11 @@ def run(
     settings: Settings,
     paths: Annotated[
         list[str] | None,
-        Argument(metavar="[PATH...]", help="Files, folders; txt md html pdf csv json jsonl.", show_default=False),
+        Argument(
+            metavar="[PATH...]",
+            help="Files, folders; text, web pages, PDF, Office, EPUB, tables, code.",
+            show_default=False,
+        ),
     ] = None,
     prefill: Annotated[Literal["all", "none"], Option(help="none: prefill when first asked for.")] = "all",
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask where there is not room for all.")] = False,

@@ -6,9 +6,21 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from hypic_rag.paths import path_text
 from hypic_rag.retrieval.readers.pages import Pages
+
+CODE = "code"
+"""The format of source code, whose title is its file's whole name."""
+PLACEHOLDER = re.compile(  # what programs write where nobody gave a title
+    r"\(?(anonymous|untitled|unspecified|unknown|no title|title|document|presentation|powerpoint presentation|slide"
+    r"|word document|book|workbook)\)?[-_ ]*\d*"
+    r"|microsoft (office )?(word|powerpoint|excel)\b.*"
+    r"|.*\.(docx?|pptx?|xlsx?|od[pst]|rtf|indd|qxd|tex|dvi|fm|wpd|pages|html?|pdf)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -61,11 +73,29 @@ class ReadFailure:
         return f"{where}: {self.reason}"
 
 
+def whole_file(
+    path: Path, kind: str, title: str, text: str, pages: Pages = (), **metadata: Any
+) -> SourceDocument | ReadFailure:
+    """Return the document that a file is, or a failure where it is blank. Without a title it has the file's name."""
+    text, name = clean(text), path_text(path)
+    if not text.strip():
+        return ReadFailure(name, "is empty", skipped=True)
+    title = " ".join(clean(title).split())
+    if not title or (kind != "md" and PLACEHOLDER.fullmatch(title)):  # of Markdown, it is a heading
+        title = title_of_file(path_text(Path(path.name)), kind)
+    return SourceDocument(name, title, text, {"path": name, "format": kind, **metadata}, pages)
+
+
 def clean(text: str) -> str:
     """Turn line ends to ``\\n``; drop a leading byte order mark and NULs, and replace
     lone surrogates (not encodable)."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def title_of_file(name: str, kind: str) -> str:
+    """Return the title of a file of this name and format that has none of its own."""
+    return name if kind == CODE else title_of_name(Path(name).stem)
 
 
 def title_of_name(stem: str) -> str:

@@ -11,7 +11,28 @@ from hypic_rag.errors import BadInput
 from hypic_rag.paths import GONE, absolute, path_text, reason
 from hypic_rag.retrieval.readers.document import ReadFailure
 
-SUFFIXES = (".txt", ".md", ".html", ".htm", ".pdf", ".csv", ".tsv", ".json", ".jsonl")
+TEXT_SUFFIXES = (
+    ".txt",
+    ".md",
+    ".html",
+    ".htm",
+    ".pdf",
+    ".docx",
+    ".pptx",
+    ".xlsx",
+    ".epub",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+)
+CODE_SUFFIXES = (
+    *(".py", ".js", ".mjs", ".ts", ".jsx", ".tsx", ".java", ".kt", ".scala", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu"),
+    *(".cs", ".go", ".rs", ".swift", ".rb", ".php", ".pl", ".lua", ".r", ".jl", ".sh", ".sql", ".css", ".tex", ".rst"),
+    *(".toml", ".yaml", ".yml", ".ini", ".log"),
+)
+SUFFIXES = (*TEXT_SUFFIXES, *CODE_SUFFIXES)
+KINDS = f"{', '.join(TEXT_SUFFIXES)}, and source code ({', '.join(CODE_SUFFIXES)})"
 Known = Callable[[str], bool]
 
 
@@ -53,7 +74,7 @@ def _named_file(path: Path, mode: int) -> Iterator[Path | ReadFailure]:
     if not stat.S_ISREG(mode):
         yield ReadFailure(path_text(path), "is neither a regular file nor a folder")
     elif path.suffix.lower() not in SUFFIXES:
-        yield ReadFailure(path_text(path), f"cannot read {_kind(path)}. Supported: {', '.join(SUFFIXES)}")
+        yield ReadFailure(path_text(path), f"cannot read {_kind(path)}. Supported: {KINDS}")
     else:
         yield path
 
@@ -116,7 +137,4 @@ def _kind(path: Path) -> str:
 def _nothing_in(folder: Path, inside: list[Path | ReadFailure]) -> str:
     others = [str(item) for item in inside[:3]]
     passed_over = f" ({len(inside)} passed over: {'; '.join(others)})" if others else ""
-    return (
-        f"folder {path_text(folder)} holds nothing to read{passed_over}. "
-        f"Put files there of the kinds {', '.join(SUFFIXES)}."
-    )
+    return f"folder {path_text(folder)} holds nothing to read{passed_over}. Put files there of the kinds {KINDS}."

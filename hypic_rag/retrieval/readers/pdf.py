@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypic_rag.paths import path_text
-from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, title_of_name
+from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, whole_file
 from hypic_rag.retrieval.readers.pages import joined
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     if not text:
         yield ReadFailure(name, f"holds no text on its {n_pages} pages (scanned images?). Run it through OCR first")
         return
-    metadata = {"path": name, "format": "pdf", "n_pages": n_pages}
-    title = clean(title).strip() or title_of_name(path_text(Path(path.stem)))
-    yield SourceDocument(name, title, text, metadata, starts)
+    yield whole_file(path, "pdf", title, text, starts, n_pages=n_pages)
 
 
 def _labels(reader: PdfReader, n_pages: int) -> list[str]:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hypic_rag.paths import path_text, reason
-from hypic_rag.retrieval.readers.document import ReadFailure, SourceDocument, clean, title_of_name
+from hypic_rag.retrieval.readers.document import CODE, ReadFailure, SourceDocument, clean, whole_file
 from hypic_rag.retrieval.readers.encoding import NotText, decode
-from hypic_rag.retrieval.readers.files import Known, find_files
+from hypic_rag.retrieval.readers.epub import read_epub
+from hypic_rag.retrieval.readers.files import CODE_SUFFIXES, Known, find_files
 from hypic_rag.retrieval.readers.jsonl import read_jsonl
 from hypic_rag.retrieval.readers.markup import declared_charset, html_title_and_text, markdown_title
+from hypic_rag.retrieval.readers.office import read_docx, read_pptx
 from hypic_rag.retrieval.readers.pages import Pages, joined
 from hypic_rag.retrieval.readers.pdf import read_pdf
+from hypic_rag.retrieval.readers.spreadsheet import read_xlsx
 from hypic_rag.retrieval.readers.tables import csv_text, json_title_and_text
 
 Reader = Callable[[Path], Iterator[SourceDocument | ReadFailure]]
@@ -54,25 +57,30 @@ def _read_text(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     pages: Pages = ()
     if "\f" in text:  # as pdftotext ends a page
         text, pages = joined((str(n), page) for n, page in enumerate(text.split("\f"), 1))
-    yield _whole_file(path, "txt", "", text, encoding, pages)
+    yield whole_file(path, "txt", "", text, pages, encoding=encoding)
 
 
 def _read_markdown(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     text, encoding = decode(path.read_bytes())
-    yield _whole_file(path, "md", markdown_title(clean(text)), text, encoding)
+    yield whole_file(path, "md", markdown_title(clean(text)), text, encoding=encoding)
+
+
+def _read_code(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+    text, encoding = decode(path.read_bytes())
+    yield whole_file(path, CODE, "", text, encoding=encoding)
 
 
 def _read_html(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     raw = path.read_bytes()
     markup, encoding = decode(raw, declared_charset(raw))
     title, text = html_title_and_text(clean(markup))
-    yield _whole_file(path, "html", title, text, encoding)
+    yield whole_file(path, "html", title, text, encoding=encoding)
 
 
 def _read_csv(path: Path) -> Iterator[SourceDocument | ReadFailure]:
     text, encoding = decode(path.read_bytes())
     try:
-        yield _whole_file(path, "csv", "", csv_text(clean(text)), encoding)
+        yield whole_file(path, "csv", "", csv_text(clean(text)), encoding=encoding)
     except ValueError as error:
         yield ReadFailure(path_text(path), str(error))
 
@@ -84,16 +92,19 @@ def _read_json(path: Path) -> Iterator[SourceDocument | ReadFailure]:
         return
     try:
         title, text = json_title_and_text(clean(text))
-        yield _whole_file(path, "json", title, text, encoding)
+        yield whole_file(path, "json", title, text, encoding=encoding)
     except ValueError as error:
         yield ReadFailure(path_text(path), f"is not JSON: {error}")
 
 
-def _read_pdf(path: Path) -> Iterator[SourceDocument | ReadFailure]:
-    if path.stat().st_size == 0:
-        yield _empty(path)
-    else:
-        yield from read_pdf(path)
+def _not_empty(reader: Reader) -> Reader:
+    def read(path: Path) -> Iterator[SourceDocument | ReadFailure]:
+        if path.stat().st_size == 0:
+            yield _empty(path)
+        else:
+            yield from reader(path)
+
+    return read
 
 
 READERS: dict[str, Reader] = {
@@ -101,24 +112,17 @@ READERS: dict[str, Reader] = {
     ".md": _read_markdown,
     ".html": _read_html,
     ".htm": _read_html,
-    ".pdf": _read_pdf,
+    ".pdf": _not_empty(read_pdf),
+    ".docx": _not_empty(read_docx),
+    ".pptx": _not_empty(read_pptx),
+    ".xlsx": _not_empty(read_xlsx),
+    ".epub": _not_empty(read_epub),
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".json": _read_json,
     ".jsonl": read_jsonl,
+    **dict.fromkeys(CODE_SUFFIXES, _read_code),
 }
-
-
-def _whole_file(
-    path: Path, kind: str, title: str, text: str, encoding: str, pages: Pages = ()
-) -> SourceDocument | ReadFailure:
-    text = clean(text)
-    if not text.strip():
-        return _empty(path)
-    name = path_text(path)
-    metadata = {"path": name, "format": kind, "encoding": encoding}
-    title = clean(title).strip() or title_of_name(path_text(Path(path.stem)))
-    return SourceDocument(name, title, text, metadata, pages)
 
 
 def _empty(path: Path) -> ReadFailure:

@@ -91,7 +91,7 @@ def test_no_name_leads_out_of_the_folder(api: Api, service: Service, filename: s
 
 
 REFUSED = {  # filename, content, name of the part; status, words of the message
-    "kind": ("a.docx", b"x", "file", 415, "of no kind"),
+    "kind": ("a.doc", b"x", "file", 415, "of no kind"),
     "no kind": ("txt", b"x", "file", 415, "of no kind"),
     "hidden kind": ("a.txt/b.exe", b"x", "file", 415, "of no kind"),
     "too large": ("a.txt", b"x" * (LIMIT + 1), "file", 413, "larger than 300.0 kB"),

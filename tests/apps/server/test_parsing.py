@@ -19,7 +19,7 @@ def read(
     (folder / name).write_bytes(content)
     out = folder / "out.parsed"
     told = parse(folder / name, out, limits, threading.Event())
-    return [(title, text) for title, text, _ in documents(out)], told
+    return [(title, text) for title, text, *_ in documents(out)], told
 
 
 def test_what_is_well_is_read(tmp_path: Path) -> None:

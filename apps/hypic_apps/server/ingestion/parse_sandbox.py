@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hypic_rag.config import Settings, format_bytes
-from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path, title_of_name
+from hypic_rag.retrieval.readers import ReadFailure, SourceDocument, read_path, title_of_file
 from hypic_rag.retrieval.readers.pages import Pages
 
 TOLD_FAILURES = 5
@@ -154,7 +154,8 @@ def _read(file: Path, out: Path, limits: ParseLimits) -> str:
 def _row(document: SourceDocument) -> dict[str, Any]:
     """Make a row of a document; a title that only repeats the file's name here is none."""
     metadata = {key: value for key, value in document.metadata.items() if key != "path"}
-    title = "" if document.title == title_of_name(Path(document.metadata["path"]).stem) else document.title
+    own = title_of_file(Path(document.metadata["path"]).name, str(metadata.get("format")))
+    title = "" if document.title == own else document.title
     return {"title": title, "text": document.text, "metadata": metadata, "pages": document.pages}
 
 

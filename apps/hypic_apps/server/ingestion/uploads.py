@@ -20,7 +20,7 @@ from hypic_rag.atomic_write import clear_away, sync_folder
 from hypic_rag.collections.rows import shown_name
 from hypic_rag.config import format_bytes
 from hypic_rag.errors import NoRoom
-from hypic_rag.retrieval.readers import SUFFIXES
+from hypic_rag.retrieval.readers import KINDS, SUFFIXES
 from hypic_rag.retrieval.segments import SPARE_DISK
 
 MOST_FILES = 100  # a request
@@ -166,8 +166,7 @@ class _Receiver:
         self._filename = label(options[b"filename"].decode("utf-8", "replace"))
         self._suffix = Path(self._filename).suffix.lower()
         if self._suffix not in SUFFIXES:
-            known = ", ".join(SUFFIXES)
-            raise ApiError(415, f"{self._filename!r} is of no kind that can be read: {known}", param="file")
+            raise ApiError(415, f"{self._filename!r} is of no kind that can be read: {KINDS}", param="file")
         self._id = f"file-{uuid.uuid4().hex}"
         self._n_bytes = 0
         self._file = (self.folder / f"{self._id}{UNFINISHED}").open("xb")

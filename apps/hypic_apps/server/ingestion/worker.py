@@ -19,12 +19,13 @@ from hypic_rag.atomic_write import clear_away
 from hypic_rag.collections.database import CollectionDatabase
 from hypic_rag.collections.rows import note_making, remove_file
 from hypic_rag.collections.tenant import Tenant
+from hypic_rag.config import format_bytes
 from hypic_rag.engine import SegmentEngine
 from hypic_rag.errors import HypicError
 from hypic_rag.locks import FairLock
 from hypic_rag.retrieval import plan_documents, run_ingest
 from hypic_rag.retrieval.ingest import IngestPlan, IngestProgress
-from hypic_rag.retrieval.readers import SourceDocument, title_of_name
+from hypic_rag.retrieval.readers import SourceDocument, title_of_file
 from hypic_rag.retrieval.readers.pages import from_place, n_solid
 from hypic_rag.retrieval.store import Store
 from hypic_rag.retrieval.throttle import Throttle
@@ -223,7 +224,8 @@ class Jobs:
 
         def documents() -> Iterator[SourceDocument]:
             for n, (title, text, metadata, pages) in enumerate(parse_sandbox.documents(parsed), 1):
-                title = title or (title_of_name(Path(job.filename).stem) if metadata.get("format") != "jsonl" else "")
+                kind = str(metadata.get("format"))
+                title = title or (title_of_file(job.filename, kind) if kind != "jsonl" else "")
                 metadata |= {"path": job.id, "file_id": job.id, "filename": job.filename}
                 read.add(str(n))
                 for i, part in enumerate(parts(text)):
@@ -236,6 +238,12 @@ class Jobs:
         with self._database.writing() as db:
             note_making(db, job.namespace, job.id, digests)
         job.n_warm = len(pairs) - plan.n_segments
+        if not plan.fits:
+            need, room = format_bytes(plan.forecast_bytes), format_bytes(plan.room_bytes)
+            log.warning(
+                "the segments of file %s take %s, and %s are left of disk_budget: what has no room, or makes room, is "
+                "computed when it is asked for. Set a larger disk_budget", job.id, need, room,
+            )  # fmt: skip
         self._record(
             job,
             status="prefilling",
