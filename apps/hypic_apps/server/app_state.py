@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 
 from hypic_apps.server.auth.keys import Keys
+from hypic_apps.server.auth.usage import KeyUsage
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.chat.logprobs import TokenTexts
 from hypic_apps.server.chat.thread_pool import PreparationPool
@@ -44,6 +45,7 @@ class Service:
     rag: RagPipeline = field(init=False)
     order: Order = field(init=False)
     keys: Keys = field(init=False)
+    usage: KeyUsage = field(init=False)
     metrics: Metrics = field(init=False)
     database: CollectionDatabase = field(init=False)
     collections: Collections = field(init=False)
@@ -64,8 +66,11 @@ class Service:
         self.rag = RagPipeline(self.engine)
         self.order, _ = order_in_force(self.engine.fingerprint, self.settings.order)
         self.keys = Keys(self.folder)
+        self.usage = KeyUsage(self.keys)
+        self.loop.requests.on_used = self.usage.add
         self.metrics = Metrics(self.engine, self.loop)
         self.database = CollectionDatabase(self.folder / "server.sqlite")
+        self.metrics.watch_queue(self.database)
         self.collections = Collections(
             self.settings, self.folder, self.engine, self.embedder, self.loop, self.database, self.metrics
         )

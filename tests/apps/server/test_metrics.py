@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_apps.server.errors import Busy, ShuttingDown, TooSlow
-from hypic_apps.server.observability import logs, request_metrics
+from hypic_apps.server.observability import logs, metrics, request_metrics
 from hypic_apps.server.observability.request_metrics import RequestMetrics, outcome_of
 from operated import client, make_service
 
@@ -56,7 +56,13 @@ def test_a_request_is_measured_from_its_arrival(monkeypatch: pytest.MonkeyPatch)
     assert (value("inter_token_latency_seconds_count"), value("inter_token_latency_seconds_sum")) == (2, 0.75)
     assert value("e2e_request_latency_seconds_sum") == 2.75
     assert value("requests_total", tenant="acme", outcome="ok") == 1
-    assert value("requests_total", tenant="acme", outcome="cancelled") is None
+    assert value("requests_total", tenant="acme", outcome="cancelled") == 0
+    assert value("request_prefill_time_seconds_sum") == 1.5 and value("request_decode_time_seconds_sum") == 0.75
+    assert value("request_success_total", finished_reason="length") == 1
+    assert value("request_success_total", finished_reason="stop") == 0
+    assert (value("request_prompt_tokens_sum"), value("request_generation_tokens_sum")) == (220, 3)
+    assert value("tenant_prompt_tokens_total", tenant="acme") == 220
+    assert value("tenant_generation_tokens_total", tenant="acme") == 3
     assert [value(f"prompt_tokens_{name}total") for name in ("", "computed_", "cached_")] == [220, 120, 100]
     assert value("generation_tokens_total") == 3
     assert [value("segments_total", tier=tier) for tier in ("host", "missed", "live")] == [2, 1, 1]
@@ -77,7 +83,7 @@ def test_a_request_that_does_not_end_well_is_counted_and_its_times_are_not(monke
         (sample.labels["tenant"], sample.labels["outcome"])
         for family in metrics.registry.collect()
         for sample in family.samples
-        if sample.name == "hypic_requests_total"
+        if sample.name == "hypic_requests_total" and sample.value
     }
     assert outcomes == {("a", "refused"), ("b", "timeout")}
 
@@ -139,13 +145,13 @@ def test_ingestion_uploads_and_http_are_counted(tmp_path: Path) -> None:
         text = http.get("/metrics").text
         opened = http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     for line in (
-        "hypic_upload_bytes_total 1000.0",
-        "hypic_ingest_prefill_tokens_total 512.0",
-        "hypic_ingest_segments_total 2.0",
-        'hypic_ingested_files_total{outcome="ready"} 1.0',
-        'hypic_http_requests_total{method="GET",route="/v1/whose/{name}",status="200"} 1.0',
-        'hypic_http_requests_total{method="GET",route="unmatched",status="404"} 1.0',
-        "hypic_num_requests_waiting 0.0",
+        'hypic_upload_bytes_total{model_name="tiny"} 1000.0',
+        'hypic_ingest_prefill_tokens_total{model_name="tiny"} 512.0',
+        'hypic_ingest_segments_total{model_name="tiny"} 2.0',
+        'hypic_ingested_files_total{model_name="tiny",outcome="ready"} 1.0',
+        'hypic_http_requests_total{method="GET",model_name="tiny",route="/v1/whose/{name}",status="200"} 1.0',
+        'hypic_http_requests_total{method="GET",model_name="tiny",route="unmatched",status="404"} 1.0',
+        'hypic_num_requests_waiting{model_name="tiny"} 0.0',
     ):
         assert line in text.splitlines(), line
     assert "a-name" not in text and 'model="tiny"' in text and "process_resident_memory_bytes" in text
@@ -189,3 +195,30 @@ def test_the_loop_tells_of_its_requests(tmp_path: Path) -> None:
     assert value("e2e_request_latency_seconds_count") == 1
     assert value("prompt_tokens_total") == prompt.n_tokens
     assert value("generation_tokens_total") >= 6
+
+
+def test_files_that_wait_and_the_oldest_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = make_service(tmp_path)
+    read = service.metrics.registry.get_sample_value
+    assert read("hypic_ingest_queue_age_seconds") == 0
+    with service.database.writing() as db:
+        db.execute("INSERT INTO collections (id, tenant, name, created_at) VALUES ('col-1', 'acme', 'papers', 1)")
+        rows = [("file-1", 1_000, "ready"), ("file-2", 2_000, "queued"), ("file-3", 3_000, "parsing"),
+                ("file-4", 4_000, "queued")]  # fmt: skip
+        columns = "id, collection_id, filename, bytes, created_at, status"
+        db.executemany(f"INSERT INTO files ({columns}) VALUES (?, 'col-1', 'a', 1, ?, ?)", rows)
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(time=lambda: 5_000.0))
+    assert read("hypic_ingest_queue_age_seconds") == 3_000
+    files = {name: read("hypic_ingest_queue_files", {"status": name}) for name in metrics.UNFINISHED}
+    assert files == {"queued": 2, "parsing": 1, "prefilling": 0}
+
+
+def test_labelled_counters_are_there_before_their_first_event(tmp_path: Path) -> None:
+    read = make_service(tmp_path).metrics.registry.get_sample_value
+    for name, labels in (
+        ("ingested_files", {"outcome": "failed"}),
+        ("request_success", {"finished_reason": "repetition"}),
+        ("segments", {"tier": "missed"}),
+        ("cache_misses", {"reason": "damaged"}),
+    ):
+        assert read(f"hypic_{name}_total", labels) == 0, name

@@ -1,16 +1,25 @@
 """What is measured beside requests to the engine: the cache, HTTP, ingestion."""
 
 import math
+import time
+from collections import Counter as Counting
 from collections.abc import Iterator
 
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from hypic_apps.server.chat.engine_loop import EngineLoop
 from hypic_rag import __version__
+from hypic_rag.collections.database import CollectionDatabase
 from hypic_rag.engine import SegmentEngine
+
+UNFINISHED = ("queued", "parsing", "prefilling")  # of a file's status
+MISS_REASONS = (
+    *("never_seen", "evicted", "not_stored", "deleted", "missing", "truncated", "damaged", "unreadable"),
+    *("other_version", "wrong_key", "wrong_shape"),
+)
 
 
 class Metrics:
@@ -41,6 +50,17 @@ class Metrics:
             "hypic_ingest_segments_total", "SegmentManager prefilled for files that became ready.", registry=registry
         )
 
+        for outcome in ("ready", "failed", "cancelled"):
+            self._files.labels(outcome)
+
+    def watch_queue(self, database: CollectionDatabase) -> None:
+        """Tell of the files that wait, too."""
+        self.registry.register(IngestQueueCollector(database))
+
+    def exposed(self, model_name: str) -> "Exposed":
+        """Return what Prometheus is given: every series of ours says of which model it is."""
+        return Exposed(self.registry, {"model_name": model_name})
+
     def count_http(self, method: str, route: str, status: int) -> None:
         self._http.labels(method, route, status).inc()
 
@@ -57,6 +77,44 @@ class Metrics:
     def ingested(self, outcome: str) -> None:
         """Count a file whose ingestion has ended: "ready", "failed" or "cancelled"."""
         self._files.labels(outcome).inc()
+
+
+class Exposed:
+    """A registry whose series have these labels as well: prometheus_client knows no constant ones."""
+
+    def __init__(self, registry: CollectorRegistry, labels: dict[str, str]):
+        self._registry, self._labels = registry, labels
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            if family.name.startswith("hypic_"):
+                family.samples = [one._replace(labels={**self._labels, **one.labels}) for one in family.samples]
+            yield family
+
+
+class IngestQueueCollector(Collector):
+    """The files that were taken and are not done, from the database."""
+
+    def __init__(self, database: CollectionDatabase):
+        self.database = database
+
+    def collect(self) -> Iterator[Metric]:
+        with self.database.reading() as db:
+            query = f"SELECT status, created_at FROM files WHERE status IN ({', '.join('?' * len(UNFINISHED))})"
+            found = db.execute(query, UNFINISHED).fetchall()
+        n = Counting(row["status"] for row in found)
+        files = GaugeMetricFamily(
+            "hypic_ingest_queue_files",
+            "Files that were taken and are not done, by how far they are.",
+            labels=["status"],
+        )
+        for status in UNFINISHED:
+            files.add_metric([status], n[status])
+        yield files
+        age = max((time.time() - row["created_at"] for row in found), default=0.0)
+        yield _gauge(
+            "hypic_ingest_queue_age_seconds", "Since the oldest of these came in; 0 without any.", max(0.0, age)
+        )
 
 
 class ServerCollector(Collector):
@@ -110,7 +168,7 @@ class ServerCollector(Collector):
             hits.add_metric([name], tier.hits)
             evicted.add_metric([name], tier.n_evicted)
         misses = CounterMetricFamily("hypic_cache_misses", "Look-ups without an entry, and why.", labels=["reason"])
-        for reason, n in stats.misses.items():
+        for reason, n in {**dict.fromkeys(MISS_REASONS, 0), **stats.misses}.items():
             misses.add_metric([reason], n)
         yield from (entries, nbytes, budget, hits, evicted, dropped, degraded, misses)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -16,6 +17,9 @@ Outcome = Literal["ok", "refused", "cancelled", "timeout", "invalid", "error"]
 
 FIRST_TOKEN = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 BETWEEN_TOKENS = (0.002, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5, 10)
+FINISH_REASONS = ("stop", "length", "repetition")
+SEGMENT_TIERS = ("device", "host", "disk", "remote", "conversation", "live", "missed")
+LENGTHS = tuple(n * 10**power for power in range(6) for n in (1, 2, 5))  # tokens, up to 500,000
 WHOLE = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 15, 20, 30, 45, 60, 120, 240, 480)
 
 
@@ -63,6 +67,36 @@ class RequestMetrics:
             buckets=WHOLE,
             registry=registry,
         )
+        self.prefill = Histogram(
+            "hypic_request_prefill_time_seconds",
+            "From a request's admission to its first token, of requests that ended ok.",
+            buckets=FIRST_TOKEN,
+            registry=registry,
+        )
+        self.decode = Histogram(
+            "hypic_request_decode_time_seconds",
+            "From a request's first token to its last, of requests that ended ok.",
+            buckets=WHOLE,
+            registry=registry,
+        )
+        self.prompt_length = Histogram(
+            "hypic_request_prompt_tokens",
+            "Tokens of a prompt, of requests that ended ok.",
+            buckets=LENGTHS,
+            registry=registry,
+        )
+        self.answer_length = Histogram(
+            "hypic_request_generation_tokens",
+            "Tokens of an answer, of requests that ended ok.",
+            buckets=LENGTHS,
+            registry=registry,
+        )
+        self.success = Counter(
+            "hypic_request_success_total",
+            "Requests that ended ok, by why: stop, length, repetition (the answer went round in circles).",
+            ["finished_reason"],
+            registry=registry,
+        )
         self.queue = Histogram(
             "hypic_request_queue_time_seconds",
             "From a request's arrival to its admission.",
@@ -92,10 +126,39 @@ class RequestMetrics:
             ["tier"],
             registry=registry,
         )
+        self.tenant_prompt_tokens = Counter(
+            "hypic_tenant_prompt_tokens_total",
+            "Tokens of prompts by tenant, of requests that ended ok.",
+            ["tenant"],
+            registry=registry,
+        )
+        self.tenant_generated_tokens = Counter(
+            "hypic_tenant_generation_tokens_total",
+            "Tokens of answers by tenant, of requests that ended ok.",
+            ["tenant"],
+            registry=registry,
+        )
+        self.on_used: Callable[[str, int, int], None] | None = None  # told a key's id, tokens of prompt and answer
+        self._tenants: set[str] = set()
+        for reason in FINISH_REASONS:  # there from the start, or the first of each would be no increase
+            self.success.labels(reason)
+        for tier in SEGMENT_TIERS:
+            self.segments.labels(tier)
+
+    def begin(self, tenant: str) -> None:
+        """Let a tenant's counters be there, as zeros."""
+        if tenant not in self._tenants:
+            self._tenants.add(tenant)
+            for outcome in get_args(Outcome):
+                self.requests.labels(tenant, outcome)
+            self.tenant_prompt_tokens.labels(tenant)
+            self.tenant_generated_tokens.labels(tenant)
 
     def watch(self, namespace: str, arrived: float | None = None) -> "RequestTimer":
         """arrived: of time.monotonic; None: now."""
-        return RequestTimer(self, tenant_of(namespace), time.monotonic() if arrived is None else arrived)
+        tenant = tenant_of(namespace)
+        self.begin(tenant)
+        return RequestTimer(self, tenant, time.monotonic() if arrived is None else arrived)
 
 
 class RequestTimer:
@@ -107,18 +170,20 @@ class RequestTimer:
 
     def __init__(self, metrics: RequestMetrics, tenant: str, arrived: float):
         self._metrics, self._tenant, self.arrived = metrics, tenant, arrived
-        self._last = 0.0
+        self._last = self._first = self._admitted = 0.0
         self._ended = False
         self._line = logs.line()
 
     def admitted(self) -> None:
-        self._metrics.queue.observe(time.monotonic() - self.arrived)
+        self._admitted = time.monotonic()
+        self._metrics.queue.observe(self._admitted - self.arrived)
 
     def token(self) -> None:
         now = time.monotonic()
         if self._last:
             self._metrics.between_tokens.observe(now - self._last)
         else:
+            self._first = now
             self._metrics.first_token.labels(self._tenant).observe(now - self.arrived)
         self._last = now
         self._metrics.generated_tokens.inc()
@@ -137,6 +202,16 @@ class RequestTimer:
         self._metrics.prompt_tokens.inc(report.prompt_tokens)
         self._metrics.computed_tokens.inc(report.computed_tokens)
         self._metrics.cached_tokens.inc(report.cached_tokens)
+        self._metrics.success.labels(generation.finish_reason).inc()
+        self._metrics.prompt_length.observe(report.prompt_tokens)
+        self._metrics.answer_length.observe(len(generation.token_ids))
+        self._metrics.tenant_prompt_tokens.labels(self._tenant).inc(report.prompt_tokens)
+        self._metrics.tenant_generated_tokens.labels(self._tenant).inc(len(generation.token_ids))
+        if self._metrics.on_used is not None and isinstance(key := self._line.get("key"), str):
+            self._metrics.on_used(key, report.prompt_tokens, len(generation.token_ids))
+        if self._admitted and self._first:
+            self._metrics.prefill.observe(self._first - self._admitted)
+            self._metrics.decode.observe(self._last - self._first)
         for use in report.segments:
             self._metrics.segments.labels(use.tier or "missed").inc()
         self._line["prompt_tokens"] = report.prompt_tokens

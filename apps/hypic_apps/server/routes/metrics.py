@@ -12,4 +12,4 @@ router = APIRouter()
 def metrics(request: Request, found: Serving) -> Response:
     """Write the metrics, in a thread: counting what is on the disk may take a moment."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(found.metrics.registry), media_type=content_type)
+    return Response(encode(found.metrics.exposed(found.engine.model_name)), media_type=content_type)
