@@ -10,13 +10,14 @@ from hypic_rag.sqlite_file import SqliteFile, is_damage, transaction, what_to_do
 from hypic_rag.sqlite_rows import Columns, blob, matching, number, text, text_or_null, whole
 
 FILE = "server.sqlite"
-VERSION = 2
+VERSION = 3
 TENANT = "[a-z0-9][a-z0-9-]{0,31}"
 FINISHED = ("ready", "failed")  # of a file's status
 TABLES = """
 CREATE TABLE IF NOT EXISTS keys (
     id TEXT PRIMARY KEY, hash BLOB NOT NULL UNIQUE, tenant TEXT, label TEXT NOT NULL,
-    created REAL NOT NULL, revoked REAL
+    created REAL NOT NULL, revoked REAL, expires REAL,
+    requests_per_minute INTEGER, tokens_per_day INTEGER  -- NULL: any number
 );
 CREATE TABLE IF NOT EXISTS collections (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, created_at INTEGER NOT NULL,
@@ -67,12 +68,22 @@ CREATE TABLE IF NOT EXISTS turn_passages (
 CREATE INDEX IF NOT EXISTS turn_passages_by_file ON turn_passages (file_id);
 """
 
+USAGE = """
+CREATE TABLE IF NOT EXISTS usage (
+    key_id TEXT NOT NULL, day INTEGER NOT NULL,  -- since 1970, UTC
+    requests INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, generated_tokens INTEGER NOT NULL,
+    PRIMARY KEY (key_id, day)
+) WITHOUT ROWID;
+"""
+NEW_OF_KEYS = {"expires": "REAL", "requests_per_minute": "INTEGER", "tokens_per_day": "INTEGER"}
+"""Columns that version 3 brought; older ones leave them alone."""
 
 ADDED = {
     2: {
         "conversations", "conversations_by_tenant", "conversations_by_collection", "turns", "turn_passages",
         "turn_passages_by_file",
     },
+    3: {"usage"},
 }  # fmt: skip
 """What each version brought."""
 NAMES = {
@@ -90,6 +101,10 @@ COLUMNS: Columns = {
     "namespace": text, "digest": matching("([0-9a-f]{64})?"),
     "conversation_id": _id, "title": text, "collection": text_or_null, "question": text, "runs": text, "words": text,
     "passage": text, "turn": whole, "run": whole, "place": whole, "updated": number, "n_turns": whole,
+    "key_id": _id, "day": whole, "requests": whole, "prompt_tokens": whole, "generated_tokens": whole,
+    "expires": lambda value: value is None or number(value),
+    "requests_per_minute": lambda value: value is None or whole(value),
+    "tokens_per_day": lambda value: value is None or whole(value),
     "hash": blob, "label": text, "created": number, "revoked": lambda value: value is None or number(value),
     "exist": whole,
 }  # fmt: skip
@@ -126,8 +141,11 @@ def _complete(db: sqlite3.Connection) -> None:
         return
     try:
         with transaction(db, "BEGIN IMMEDIATE"):
-            for statement in _statements(TABLES + CONVERSATIONS):
+            for statement in _statements(TABLES + CONVERSATIONS + USAGE):
                 db.execute(statement)
+            there = {row["name"] for row in db.execute("SELECT name FROM pragma_table_info('keys')")}
+            for name in NEW_OF_KEYS.keys() - there:
+                db.execute(f"ALTER TABLE keys ADD COLUMN {name} {NEW_OF_KEYS[name]}")
             db.execute(f"PRAGMA user_version = {VERSION}")
     except sqlite3.OperationalError:
         if not version:

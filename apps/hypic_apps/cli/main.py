@@ -1,6 +1,20 @@
 """``hypic-rag``: the list of commands. Imports no torch until a command runs."""
 
-from hypic_apps.cli import ask, audit, cache, calibrate, chat, collections, demo, info, ingest, keys, serve
+from hypic_apps.cli import (
+    ask,
+    audit,
+    backup,
+    cache,
+    calibrate,
+    chat,
+    collections,
+    demo,
+    info,
+    ingest,
+    keys,
+    restore,
+    serve,
+)
 from hypic_rag import command_line
 
 START = """Start here:
@@ -10,13 +24,15 @@ START = """Start here:
 """
 
 app = command_line.make_app(
-    (ingest, ask, chat, serve, calibrate, audit, info, demo),
+    (ingest, ask, chat, serve, calibrate, audit, info, backup, restore, demo),
     START,
     about="Ask your documents. Every chunk is prefilled once; answers are assembled from cached segments.",
     epilog="Settings: HYPIC_HOME/config.toml, then HYPIC_NAME in the environment, then --name. "
     "Everything is kept under HYPIC_HOME (~/.hypic-rag).",
 )
-command_line.add_group(app, "keys", (keys.add, keys.list_, keys.revoke), about="Who may use the server: API keys.")
+command_line.add_group(
+    app, "keys", (keys.add, keys.list_, keys.usage, keys.revoke), about="Who may use the server: API keys."
+)
 command_line.add_group(
     app, "collections", (collections.ls, collections.add_store), about="Documents that the server has, too."
 )

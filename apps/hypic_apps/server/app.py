@@ -21,6 +21,7 @@ from hypic_apps.server.routes import (
     page,
     passages,
     server_info,
+    tenants,
     tokens,
 )
 
@@ -31,12 +32,14 @@ def create_app(made: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         made.loop.start()
+        made.usage.start()
         await asyncio.to_thread(made.collections.start)
         yield
         await asyncio.to_thread(made.loop.close, made.settings.grace_seconds)
         made.preparing.close()
         await asyncio.to_thread(made.readiness.close)
         await asyncio.to_thread(made.collections.close)
+        await asyncio.to_thread(made.usage.close)
         made.keys.close()
 
     # Without the pages that show the schema: they load scripts from elsewhere. /openapi.json has it.
@@ -56,6 +59,7 @@ def create_app(made: Service) -> FastAPI:
         tokens,
         page,
         metrics,
+        tenants,
     ):
         app.include_router(part.router, responses=errors.RESPONSES)
 

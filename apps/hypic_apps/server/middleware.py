@@ -35,6 +35,6 @@ def middleware(service: Service) -> list[Middleware]:
         Middleware(SecurityHeaders),
         *([cors] if settings.allowed_origins else []),
         Middleware(SameSite, asks_for_keys, settings.allowed_origins, any_host=settings.no_keys),
-        Middleware(Authentication, keys, settings.no_keys, settings.metrics_open),
+        Middleware(Authentication, keys, service.usage, settings.no_keys, settings.metrics_open),
         Middleware(BodyLimit, settings.max_body, settings.max_upload),
     ]

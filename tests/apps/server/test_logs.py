@@ -39,7 +39,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_a_request_is_one_line_without_anything_of_it(tmp_path: Path, lines: Any) -> None:
     service = make_service(tmp_path)
-    _, secret = service.keys.add("acme")
+    key, secret = service.keys.add("acme")
     with client(service, secret) as http:
         lines()
         answer = http.get("/v1/whose/secret-plans?q=secret-question", headers={"X-Request-Id": "ticket-7"})
@@ -50,6 +50,7 @@ def test_a_request_is_one_line_without_anything_of_it(tmp_path: Path, lines: Any
     assert line == {
         "level": "info", "logger": "hypic_apps.server", "message": "request", "request_id": "ticket-7",
         "method": "GET", "route": "/v1/whose/{name}", "status": 200, "client": "testclient", "tenant": "acme",
+        "key": key.id,
     }  # fmt: skip
 
 

@@ -7,7 +7,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hypic_apps.server.auth.keys import Key, Keys
+from hypic_apps.server.auth.usage import KeyUsage
 from hypic_apps.server.errors import ApiError, api_error, response
+from hypic_apps.server.observability import logs
 from hypic_rag.collections.tenant import Tenant
 from hypic_rag.errors import NoRoom
 
@@ -16,6 +18,8 @@ OPEN = frozenset({"/", "/favicon.ico", "/health", "/ready"})
 STATIC = "/static/"
 """The page's files: open, too."""
 METRICS = "/metrics"
+TENANTS = "/v1/tenants"
+"""The operator's, and below it: lists and deletes what is of tenants."""
 
 
 LOCAL = Tenant("local")
@@ -53,8 +57,9 @@ class Authentication:
     no_keys, metrics_open: as in the settings. Nothing of a key is kept between requests.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, no_keys: bool, metrics_open: bool):
-        self.app, self.keys, self.no_keys, self.metrics_open = app, keys, no_keys, metrics_open
+    def __init__(self, app: ASGIApp, keys: Keys, usage: KeyUsage, no_keys: bool, metrics_open: bool):
+        self.app, self.keys, self.usage = app, keys, usage
+        self.no_keys, self.metrics_open = no_keys, metrics_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -74,15 +79,18 @@ class Authentication:
         """Return whose request it is; None where a path is nobody's. Raises NoKey, WrongKey."""
         if path in OPEN or path.startswith(STATIC) or (path == METRICS and self.metrics_open):
             return None
-        if self.no_keys or not self.keys.exist:
+        is_of_tenants = path == TENANTS or path.startswith(f"{TENANTS}/")
+        if (self.no_keys or not self.keys.exist) and not is_of_tenants:
             return LOCAL
         key = self._key(headers)
-        if path == METRICS:
+        if path == METRICS or is_of_tenants:
             if key.tenant is not None:
-                raise WrongKey("metrics tell of all tenants: use an operator's key (hypic-rag keys add --operator)")
+                about = "metrics tell" if path == METRICS else f"{TENANTS} tells"
+                raise WrongKey(f"{about} of all tenants: use an operator's key (hypic-rag keys add --operator)")
             return None
         if key.tenant is None:
-            raise WrongKey("this is an operator's key, which opens /metrics alone: use a tenant's key")
+            raise WrongKey("this is an operator's key, which opens /metrics and /v1/tenants alone: use a tenant's key")
+        self.usage.check(key, path)
         return Tenant(key.tenant)
 
     def _key(self, headers: Headers) -> Key:
@@ -92,5 +100,8 @@ class Authentication:
             raise NoKey("this server asks for an API key: send the header Authorization: Bearer KEY")
         key = self.keys.find(secret.strip())
         if key is None:
-            raise NoKey("the API key is not known here, or was revoked: ask whoever runs this server for another")
+            raise NoKey(
+                "the API key is not known here, was revoked or has expired: ask whoever runs this server for another"
+            )
+        logs.line()["key"] = key.id
         return key

@@ -101,6 +101,16 @@ class Removal:
                 db.execute("DELETE FROM collections WHERE id = ?", (collection_id,))
             self._forgotten(engine.namespace)
 
+    def of_requests(self, tenant: Tenant) -> None:
+        """Remove the segments of documents that came in a tenant's requests. May be done again."""
+        engine = self._engine.within(tenant.namespace())
+        self._begin(engine.namespace)
+        with self._removing:
+            engine.forget()
+            with self._database.writing() as db:
+                db.execute("INSERT OR IGNORE INTO leaving VALUES (?, '')", (engine.namespace,))
+            self._forgotten(engine.namespace)
+
     def _begin(self, namespace: str) -> None:
         for tell in self.on_begin:
             tell(namespace)
