@@ -7,7 +7,7 @@ from typer import Argument
 
 
 def run(file: Annotated[Path, Argument(metavar="FILE", help="To be written: a .tar, or .tar.gz.")]) -> None:
-    """Back up keys, collections, settings and calibrations into an archive, also beside a running server.
+    """Write keys, collections, settings and calibrations into an archive, also beside a running server.
 
     Segments and models are not in it: they are made again when they are asked for. To take segments along as well:
     hypic-rag cache export.
