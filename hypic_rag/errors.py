@@ -35,6 +35,10 @@ class RequestTooLarge(BadInput):
     """A prompt does not fit the device's pools, though nothing else is there."""
 
 
+class GrammarTooComplex(BadInput):
+    """An answer cannot be held to its schema or expression any further: one token would take more work than it may."""
+
+
 class PassInterrupted(HypicError):
     """Ctrl-C, or what else ends a thread, came during a pass that a request shared: its answer is lost."""
 

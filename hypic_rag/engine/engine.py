@@ -18,6 +18,7 @@ from hypic_rag.engine.backends.base import SequenceRequest
 from hypic_rag.engine.backends.choice import backend_for
 from hypic_rag.engine.calibration.active_policy import policy_in_force
 from hypic_rag.engine.detokenizer import Detokenizer
+from hypic_rag.engine.grammar import GrammarCompiler
 from hypic_rag.engine.limits import PromptLimits
 from hypic_rag.engine.outputs import Generation, PrefillReport, Score, StepOutput, StreamEvent
 from hypic_rag.engine.policy import Policy, Sampling
@@ -89,6 +90,7 @@ class SegmentEngine:
         vocabulary = int(model.get_input_embeddings().num_embeddings)
         self._limits = PromptLimits(name, self.cache_spec, self.context_length, vocabulary)
         self._ends = load.end_tokens(model, tokenizer, self.format)
+        self._grammars = GrammarCompiler(tokenizer, vocabulary, self._ends)
         dtype = str(model.dtype).removeprefix("torch.")
         template = SegmentKey(
             model=fingerprint,
@@ -263,6 +265,8 @@ class SegmentEngine:
         self._limits.check_prompt(prompt, policy, self.namespace)
         if sampling is not None:
             self._limits.check_sampling(sampling)
+            if sampling.grammar is not None:
+                self._grammars.matcher(sampling.grammar, self.namespace)
 
     @property
     def has_work(self) -> bool:
@@ -381,4 +385,5 @@ class SegmentEngine:
             self.segments,
             stop or Event(),
             is_read,
+            grammar=None if sampling.grammar is None else self._grammars.matcher(sampling.grammar, self.namespace),
         )

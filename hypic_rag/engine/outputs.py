@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hypic_rag.engine.policy import Policy
-from hypic_rag.errors import RequestTooLarge
+from hypic_rag.errors import GrammarTooComplex, RequestTooLarge
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,13 @@ class Generation:
 @dataclass(frozen=True)
 class StepOutput:
     """A request's progress in one step; ``generation`` is there when it is finished, ``error`` where it never can be:
-    larger than the device's pools. logprobs: of the token drawn, whose text may come later."""
+    larger than the device's pools, or of a form that cannot be followed. logprobs: of the token drawn, whose text may
+    come later."""
 
     request_id: int
     text: str
     generation: Generation | None = None
-    error: RequestTooLarge | None = None
+    error: RequestTooLarge | GrammarTooComplex | None = None
     logprobs: TokenLogprobs | None = None
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from hypic_rag.engine.grammar import Grammar
 from hypic_rag.errors import BadInput
 
 Mode = Literal["hypic", "full"]
@@ -54,6 +55,7 @@ class Sampling:
     the answer has so many, none of either is drawn.
     logprobs: tell the log-probability of every token, and of so many of the likeliest in its place; None: of none.
     They are the model's own: before temperature, penalties and whatever else limits what is drawn.
+    grammar: the form that the answer has to have; one that ends with ``stop`` has it.
     """
 
     max_new_tokens: int = 256
@@ -72,6 +74,7 @@ class Sampling:
     ignore_eos: bool = False
     min_tokens: int = 0
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -104,12 +107,14 @@ class Sampling:
             )
         if self.logprobs is not None and not (_is_count(self.logprobs) and self.logprobs <= MOST_LOGPROBS):
             raise BadInput(f"logprobs is {self.logprobs}; give how many to tell of each place, 0 to {MOST_LOGPROBS}")
+        if self.grammar is not None and (self.min_tokens or self.ignore_eos):
+            raise BadInput("an answer of a given form ends where the form does: leave out min_tokens and ignore_eos")
 
     @property
     def takes_logits_as_they_are(self) -> bool:
         """Whether nothing is to be done to logits before a token is drawn."""
         given = (self.frequency_penalty, self.presence_penalty, self.logit_bias, self.min_tokens)
-        return not any(given) and self.repetition_penalty == 1
+        return not any(given) and self.repetition_penalty == 1 and self.grammar is None
 
 
 def _is_count(value: object) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hypic_rag.engine.detokenizer import Detokenizer
+from hypic_rag.engine.grammar import GrammarMatcher
 from hypic_rag.engine.outputs import Generation, Report, StepOutput, TokenLogprobs
 from hypic_rag.engine.penalties import adjusted
 from hypic_rag.engine.policy import Policy, Sampling
@@ -44,6 +45,7 @@ class Request:
     first_at: float = 0.0
     generator: torch.Generator | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    grammar: GrammarMatcher | None = None
 
     def __post_init__(self) -> None:
         self.report = Report(self.policy, self.prompt.n_tokens, 0, 0, (), 0.0, 0.0)
@@ -55,27 +57,37 @@ class Request:
                 self.generator.manual_seed(self.sampling.seed)
 
     def adjusted(self, logits: Tensor) -> Tensor:
-        """Return what the next token is drawn from. logits: (vocabulary,), the model's; they are not changed."""
+        """Return what the next token is drawn from. logits: (vocabulary,), the model's; they are not changed.
+
+        Raises GrammarTooComplex.
+        """
         if self.sampling.takes_logits_as_they_are:
             return logits
-        return adjusted(logits, self.sampling, self.ends, self._prompt_ids, self.tokens)
+        found = adjusted(logits, self.sampling, self.ends, self._prompt_ids, self.tokens)
+        if self.grammar is not None:
+            found[~self.grammar.allowed()[: len(found)]] = -torch.inf
+        return found
 
     def take(self, token: int, logprobs: TokenLogprobs | None = None) -> StepOutput:
-        """Note a drawn token and what it brings. logprobs: where they were asked for."""
+        """Note a drawn token and what it brings. logprobs: where they were asked for. Raises GrammarTooComplex."""
         if not self.tokens and not self.first_at:
             self.first_at = time.perf_counter()
         if token in self.ends:
             return self._end("stop", self.stream.finish())
+        if self.grammar is not None:
+            self.grammar.take(token)
         self.tokens.append(token)
         if logprobs is not None:
             self.logprobs.append(logprobs)
         text = self.stream.push(token)
         if self.stream.stopped:
             return self._end("stop", text, logprobs)
+        if self.grammar is not None and self.grammar.is_complete:
+            return self._end("stop", text + self.stream.finish(), logprobs)
         if len(self.tokens) >= self.limit:
             return self._end("length", text + self.stream.finish(), logprobs)
-        may_end = self.sampling.stop_repetition and len(self.tokens) >= self.sampling.min_tokens
-        if may_end and is_cycling(self.tokens):
+        is_free = self.grammar is None and len(self.tokens) >= self.sampling.min_tokens
+        if self.sampling.stop_repetition and is_free and is_cycling(self.tokens):
             return self._end("repetition", text + self.stream.finish(), logprobs)
         return StepOutput(self.id, text, logprobs=logprobs)
 

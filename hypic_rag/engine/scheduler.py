@@ -18,7 +18,7 @@ from hypic_rag.engine.outputs import StepOutput
 from hypic_rag.engine.request import Request
 from hypic_rag.engine.sampler import draw_each, logprobs_of
 from hypic_rag.engine.session_cache import SessionCache, merge_live
-from hypic_rag.errors import PassInterrupted, RequestTooLarge
+from hypic_rag.errors import GrammarTooComplex, PassInterrupted, RequestTooLarge
 from hypic_rag.locks import FairLock
 
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ class Scheduler:
             outputs = [] if self._untold() else self._pass()
             for request in self._untold():
                 assert request.error is not None
-                if not isinstance(request.error, RequestTooLarge):
+                if not isinstance(request.error, RequestTooLarge | GrammarTooComplex):
                     error = request.error
                     for other in [other for other in self._untold() if other.error is error]:
                         self._drop(other)
@@ -157,7 +157,26 @@ class Scheduler:
         assemble_ms = 1e3 * (time.perf_counter() - began)
         for request, _ in batch[:n_new]:
             request.report = replace(request.report, assemble_ms=assemble_ms)
-        return _drawn([request for request, _ in batch], [last[0] for last in logits])
+        return self._drawn([(request, last[0]) for (request, _), last in zip(batch, logits, strict=True)])
+
+    def _drawn(self, batch: Sequence[tuple[Request, Tensor]]) -> list[StepOutput]:
+        """Draw a token for each request that has logits (vocabulary,); end those that none can follow."""
+        rows: list[tuple[Request, Tensor, Tensor]] = []
+        for request, logits in batch:
+            try:
+                rows.append((request, logits, request.adjusted(logits)))
+            except GrammarTooComplex as error:
+                self._give_up(request, error)
+        tokens = draw_each([row for _, _, row in rows], [(one.sampling, one.generator) for one, _, _ in rows])
+        outputs = []
+        for (request, logits, _), token in zip(rows, tokens, strict=True):
+            n_top = request.sampling.logprobs
+            told = None if n_top is None else logprobs_of(logits, token, n_top)
+            try:
+                outputs.append(request.take(token, told))
+            except GrammarTooComplex as error:
+                self._give_up(request, error)
+        return outputs
 
     def _continued(self, request: Request) -> ScheduledSequence[Any]:
         """Schedule the rows of a request under way: its last token, or all where that
@@ -194,6 +213,12 @@ class Scheduler:
             self._drop(request)
             self._unfinished.clear()
 
+    def _give_up(self, request: Request, error: Exception) -> None:
+        """End one request alone, of those that a pass has run."""
+        if request.state is not None:
+            request.state.release()
+        self._fail(request, error)
+
     def _fail(self, request: Request, error: Exception) -> None:
         """End a request with an error. It stays until ``step`` has told, where no stream does."""
         request.error, request.state = request.error or error, None
@@ -222,14 +247,3 @@ class Scheduler:
             if request.id in self._requests:  # else it had ended before
                 self._fail(request, error)
         self._unfinished.clear()
-
-
-def _drawn(requests: Sequence[Request], logits: Sequence[Tensor]) -> list[StepOutput]:
-    """Draw a token for each request. logits: (vocabulary,) each."""
-    rows = [request.adjusted(row) for request, row in zip(requests, logits, strict=True)]
-    tokens = draw_each(rows, [(request.sampling, request.generator) for request in requests])
-    outputs = []
-    for request, row, token in zip(requests, logits, tokens, strict=True):
-        n_top = request.sampling.logprobs
-        outputs.append(request.take(token, None if n_top is None else logprobs_of(row, token, n_top)))
-    return outputs

@@ -4,30 +4,23 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from tokenizers.pre_tokenizers import ByteLevel
-
-from hypic_rag.engine.detokenizer import decoded
 from hypic_rag.engine.outputs import TokenLogprobs
+from hypic_rag.engine.token_bytes import TokenBytes
 
 
 class TokenTexts:
     """The text and the bytes of single tokens, in the midst of a text."""
 
     def __init__(self, tokenizer: Any):
-        self._tokenizer = tokenizer
+        self._tokenizer, self._bytes = tokenizer, TokenBytes(tokenizer)
         self.of = lru_cache(maxsize=65536)(self._of)
-        self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]  # some leave out a space that comes first
-        self._before_text = decoded(tokenizer, self._before)
 
     def _of(self, token: int) -> tuple[str, list[int] | None]:
         """Return a token's text, and its bytes where they are known. A control token's is its name."""
-        piece = str(self._tokenizer.convert_ids_to_tokens(token))
-        text = decoded(self._tokenizer, [*self._before, token]).removeprefix(self._before_text)
-        if text and "\ufffd" not in text:
-            return text, list(text.encode("utf-8", "replace"))
-        if text and (part := _bytes_of(piece)) is not None:  # a part of a character
-            return text, list(part)
-        return (text, None) if text else (piece, list(piece.encode("utf-8", "replace")))
+        [text] = self._bytes.texts([token])
+        text = text or str(self._tokenizer.convert_ids_to_tokens(token))
+        found = self._bytes.of(token, text)
+        return text, None if found is None else list(found)
 
 
 def in_chat(texts: TokenTexts, told: Sequence[TokenLogprobs]) -> dict[str, Any]:
@@ -56,20 +49,3 @@ def in_text(texts: TokenTexts, told: Sequence[TokenLogprobs], offset: int = 0) -
         ],
         "text_offset": offsets[:-1],
     }
-
-
-@lru_cache(maxsize=1)
-def _byte_of_character() -> dict[str, int]:
-    """Invert the byte-level alphabet: printable bytes stand for themselves, the others, in order, for what follows."""
-    alphabet = ByteLevel.alphabet()
-    known = {character: ord(character) for character in alphabet if ord(character) < 256}
-    others = sorted({*range(256)} - {*known.values()})
-    return known | dict(zip(sorted({*alphabet} - {*known}), others, strict=True))
-
-
-def _bytes_of(piece: str) -> bytes | None:
-    """Return the bytes that a piece of a vocabulary stands for: byte-level, or SentencePiece's ``<0xE2>``."""
-    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-        return bytes.fromhex(piece[3:5])
-    table = _byte_of_character()
-    return bytes(table[character] for character in piece) if {*piece} <= table.keys() else None

@@ -33,7 +33,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # the values, beside null, that ask for
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "chat_template_kwargs": ({},),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "store": (False,),
     "echo": (False,),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hypic_apps.server.errors import ApiError
+from hypic_apps.server.schemas.answer_format import FormatFields
 from hypic_apps.server.schemas.known_fields import refuse_elsewhere, refuse_misspelt, refuse_unknown
 from hypic_apps.server.schemas.messages import ChatMessage
 from hypic_apps.server.schemas.sampling_fields import FAST, ChatTop, SamplingFields, TextTop
@@ -84,7 +85,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class RequestBody(SamplingFields):
+class RequestBody(SamplingFields, FormatFields):
     """What every request of an answer may have; None takes the server's setting."""
 
     model: str | None = None
@@ -101,6 +102,9 @@ class RequestBody(SamplingFields):
         refuse_elsewhere(given, cls.model_fields)
         refuse_unknown(given, cls.model_fields)
         return given
+
+    def more_sampling(self) -> dict[str, Any]:
+        return super().more_sampling() | {"grammar": self.grammar}
 
     @property
     def include_usage(self) -> bool:
