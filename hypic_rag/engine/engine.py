@@ -255,10 +255,20 @@ class SegmentEngine:
 
     def add_request(self, prompt: Prompt, sampling: Sampling | None = None, policy: Policy | None = None) -> int:
         """Queue a prompt; ``step`` runs it. Returns its id. Raises ContextTooLong."""
-        self.check_prompt(prompt, policy or self.policy, sampling)
-        request = self._request(prompt, sampling, policy, None, is_read=False)
-        self._scheduler.add(request)
-        return request.id
+        return self.add_requests(prompt, [sampling or Sampling()], policy)[0]
+
+    def add_requests(self, prompt: Prompt, samplings: Sequence[Sampling], policy: Policy | None = None) -> list[int]:
+        """Queue one prompt for several answers, which is run once, as far as there is room. Returns an id for each.
+
+        Raises ContextTooLong.
+        """
+        for sampling in samplings:
+            self.check_prompt(prompt, policy or self.policy, sampling)
+        requests = [self._request(prompt, sampling, policy, None, is_read=False) for sampling in samplings]
+        for request in requests:
+            request.first = None if request is requests[0] else requests[0]
+            self._scheduler.add(request)
+        return [request.id for request in requests]
 
     def check_prompt(self, prompt: Prompt, policy: Policy, sampling: Sampling | None = None) -> None:
         """Raise what ``add_request`` would: ContextTooLong, BadInput."""

@@ -88,11 +88,13 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """New text of one request; ``generation`` on the last event. logprobs: as in ``StepOutput``."""
+    """New text of one request; ``generation`` on the last event. logprobs: as in ``StepOutput``. index: of the answer,
+    where a request has several."""
 
     text: str
     generation: Generation | None = None
     logprobs: TokenLogprobs | None = None
+    index: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How a prompt is run, and how its answer is drawn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from hypic_rag.engine.grammar import Grammar
@@ -109,6 +109,12 @@ class Sampling:
             raise BadInput(f"logprobs is {self.logprobs}; give how many to tell of each place, 0 to {MOST_LOGPROBS}")
         if self.grammar is not None and (self.min_tokens or self.ignore_eos):
             raise BadInput("an answer of a given form ends where the form does: leave out min_tokens and ignore_eos")
+
+    def several(self, n: int) -> list["Sampling"]:
+        """Return the sampling of each of ``n`` answers to one prompt: a seed goes up by one from answer to answer."""
+        if n == 1 or self.seed is None:
+            return [self] * n
+        return [replace(self, seed=(self.seed + i) % 2**63) for i in range(n)]
 
     @property
     def takes_logits_as_they_are(self) -> bool:

@@ -23,7 +23,8 @@ from hypic_rag.prompt import Part, Prompt
 @dataclass(eq=False)
 class Request:
     """``limit``: tokens that may still be drawn. ``outputs`` wait for whoever reads them. ``state`` once admitted.
-    ``stop`` is set, by any thread, once nobody waits for it. ``is_read``: by a stream, which raises its ``error``."""
+    ``stop`` is set, by any thread, once nobody waits for it. ``is_read``: by a stream, which raises its ``error``.
+    first: another request of the same prompt, whose prefill this one shares."""
 
     id: int
     prompt: Prompt
@@ -46,6 +47,7 @@ class Request:
     generator: torch.Generator | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     grammar: GrammarMatcher | None = None
+    first: "Request | None" = None
 
     def __post_init__(self) -> None:
         self.report = Report(self.policy, self.prompt.n_tokens, 0, 0, (), 0.0, 0.0)

@@ -5,7 +5,7 @@ laid out), run together with the others, given its token, handed its output, and
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -135,7 +135,7 @@ class Scheduler:
 
     def _advance(self, requests: Sequence[Request]) -> list[StepOutput]:
         """Start those that wait, run all, draw a token each."""
-        waiting = [request for request in requests if request.state is None]
+        waiting = [request for request in requests if request.state is None and not self._shares(request)]
         running = [request for request in requests if request.state is not None]
         wanted = [SequenceRequest(r.prompt, r.policy, r.limit, r.segments, r.stop) for r in waiting]
         started = self.backend.start(wanted)
@@ -157,7 +157,29 @@ class Scheduler:
         assemble_ms = 1e3 * (time.perf_counter() - began)
         for request, _ in batch[:n_new]:
             request.report = replace(request.report, assemble_ms=assemble_ms)
-        return self._drawn([(request, last[0]) for (request, _), last in zip(batch, logits, strict=True)])
+        rows = [(request, last[0]) for (request, _), last in zip(batch, logits, strict=True)]
+        return self._drawn([*rows, *self._branched(requests, dict(rows[:n_new]))])
+
+    def _shares(self, request: Request) -> bool:
+        """Return whether a request waits for another's prefill, which is still to come."""
+        first = request.first
+        return first is not None and first.state is None and first.id in self._requests and first.error is None
+
+    def _branched(self, requests: Sequence[Request], started: Mapping[Request, Tensor]) -> list[tuple[Request, Tensor]]:
+        """Let requests go on from the prompt that another has just run, where there is room; else they start alone.
+
+        started: logits (vocabulary,) after the prompt. Returns the requests with theirs.
+        """
+        branched = []
+        for request in requests:
+            first = request.first
+            if request.state is None and first is not None and first in started:
+                assert first.state is not None
+                request.state = self.backend.branch(first.state, request.limit)
+                if request.state is not None:
+                    request.report = first.report
+                    branched.append((request, started[first]))
+        return branched
 
     def _drawn(self, batch: Sequence[tuple[Request, Tensor]]) -> list[StepOutput]:
         """Draw a token for each request that has logits (vocabulary,); end those that none can follow."""

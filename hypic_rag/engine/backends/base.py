@@ -64,6 +64,10 @@ class Backend(Protocol[State]):
         Return (n_kept, vocabulary) a sequence."""
         ...
 
+    def branch(self, state: State, n_tokens: int) -> State | None:
+        """Return a copy of a state that can go its own way, with room for as many tokens; None where there is none."""
+        ...
+
     def reset(self) -> bool:
         """Begin anew after a pass that did not finish. Return whether all started sequences are lost with it."""
         ...

@@ -41,6 +41,13 @@ class DeviceBackend:
     def run(self, batch: Sequence[ScheduledSequence[DeviceSequence]], keep: Sequence[Sequence[int]]) -> list[Tensor]:
         return self.runner.run(batch, keep)
 
+    def branch(self, state: DeviceSequence, n_tokens: int) -> DeviceSequence | None:
+        n_own = len(state.row_positions)
+        while (slots := state.slots.copy(n_own, n_own + n_tokens)) is None:
+            if not self.conversations.drop():
+                return None
+        return state.branch(slots)
+
     def reset(self) -> bool:
         """Drop all that the pools hold: what the interrupt cut off would leak otherwise."""
         self.conversations.clear()

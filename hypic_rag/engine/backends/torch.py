@@ -47,6 +47,9 @@ class TorchBackend:
     def run(self, batch: Sequence[assemble.Scheduled], keep: Sequence[Sequence[int]]) -> list[Tensor]:
         return assemble.run(self.model, self.cache_spec, batch, keep)
 
+    def branch(self, state: TorchSequence, n_tokens: int) -> TorchSequence:
+        return state.clone()
+
     def reset(self) -> bool:
         return False  # each sequence has its own tensors
 

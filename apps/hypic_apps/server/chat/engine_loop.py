@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hypic_apps.server.errors import ApiError, Busy, ShuttingDown, TooSlow
 from hypic_apps.server.observability.request_metrics import RequestMetrics, RequestTimer, outcome_of
-from hypic_rag.engine import Policy, Sampling, SegmentEngine, StreamEvent
+from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine, StreamEvent
 from hypic_rag.prompt import Prompt
 
 log = logging.getLogger(__name__)
@@ -28,16 +28,18 @@ class EngineStopped(ApiError):
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """A request and where its events go. owner: whose it is. queue_seconds: from its arrival to its admission."""
+    """A request and where its events go. owner: whose it is. queue_seconds: from its arrival to its admission.
+    samplings: one an answer. numbers: the engine's, of the answers, once it is admitted."""
 
     prompt: Prompt
-    sampling: Sampling
+    samplings: Sequence[Sampling]
     policy: Policy
     namespace: str
     owner: str
     listener: asyncio.AbstractEventLoop
     watch: RequestTimer
     events: asyncio.Queue[StreamEvent | Exception] = field(default_factory=asyncio.Queue)
+    numbers: list[int] = field(default_factory=list)
     queue_seconds: float = 0.0
     abandoned: bool = False
 
@@ -51,7 +53,8 @@ class QueuedRequest:
 
 
 class Stream:
-    """The events of a request as they come, the last with its generation. ``close``, or leaving the ``with``, stops it.
+    """The events of a request as they come, the last of each answer with its generation. ``close``, or leaving the
+    ``with``, stops it.
 
     Iterating raises what ``SegmentEngine.add_request`` and ``step`` raise, and ShuttingDown; past the deadline TooSlow.
     """
@@ -60,6 +63,7 @@ class Stream:
         self._loop, self._job = loop, job
         self._deadline = job.arrived + max_seconds  # of time.monotonic, which is the event loop's clock
         self._ended = False
+        self._generations: list[Generation] = []
 
     def __aiter__(self) -> "Stream":
         return self
@@ -81,8 +85,10 @@ class Stream:
             self._job.watch.ended("cancelled" if is_cut_off else outcome_of(event))
             raise event
         if event.generation is not None:
-            self._ended = True
-            self._job.watch.ended("ok", event.generation)
+            self._generations.append(event.generation)
+            if len(self._generations) == len(self._job.samplings):
+                self._ended = True
+                self._job.watch.ended("ok", *self._generations)
         return event
 
     @property
@@ -209,14 +215,16 @@ class EngineLoop:
         owner: str = "",
         watch: RequestTimer | None = None,
         listener: asyncio.AbstractEventLoop | None = None,
+        n: int = 1,
     ) -> Stream:
         """Queue the request at once. watch: of ``place``; None: it arrives now. listener: where the
-        stream will be read; None: here.
+        stream will be read; None: here. n: answers, at most ``max_running``.
 
         max_seconds: from its arrival. Raises Busy, ShuttingDown, EngineStopped.
         """
         watch = watch or self.requests.watch(namespace)
-        job = QueuedRequest(prompt, sampling, policy, namespace, owner, listener or asyncio.get_running_loop(), watch)
+        here = listener or asyncio.get_running_loop()
+        job = QueuedRequest(prompt, sampling.several(n), policy, namespace, owner, here, watch)
         try:
             self._take(job)
         except ApiError:
@@ -314,8 +322,9 @@ class EngineLoop:
             if output.error is not None:
                 self._end(output.request_id, output.error)
             elif job := self._running.get(output.request_id):
-                job.watch.token()
-                job.tell(StreamEvent(output.text, output.generation, output.logprobs))
+                index = job.numbers.index(output.request_id)
+                job.watch.token(index)
+                job.tell(StreamEvent(output.text, output.generation, output.logprobs, index))
                 if output.generation:
                     self._end(output.request_id, None)
 
@@ -326,9 +335,11 @@ class EngineLoop:
                     return
                 load = Counter(job.owner for job in self._running.values())
                 job = min(self._waiting, key=lambda job: load[job.owner])
+                if len(self._running) + len(job.samplings) > self.max_running:
+                    return
             job.queue_seconds = time.monotonic() - job.arrived
             try:
-                number = self.engine.within(job.namespace).add_request(job.prompt, job.sampling, job.policy)
+                job.numbers = self.engine.within(job.namespace).add_requests(job.prompt, job.samplings, job.policy)
             except Exception as error:
                 job.tell(error)
                 self.abandon(job)
@@ -336,10 +347,11 @@ class EngineLoop:
             with self._changed:  # from one to the other at once, so that the limits count it
                 if not job.abandoned:
                     self._waiting.remove(job)
-                    self._running[number] = job
+                    self._running |= dict.fromkeys(job.numbers, job)
                     job.watch.admitted()
                     continue
-            self.engine.cancel(number)
+            for number in job.numbers:
+                self.engine.cancel(number)
 
     def _end(self, number: int, error: Exception | None) -> None:
         with self._changed:
@@ -351,3 +363,4 @@ class EngineLoop:
         self._seconds_a_request += 0.2 * (taken - self._seconds_a_request)
         if error is not None:
             job.tell(error)
+            job.abandoned = True  # its other answers end, too

@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from hypic_apps.server.chat.rag_chat import StreamedAnswer
 from hypic_apps.server.errors import ApiError, api_error
+from hypic_rag.engine import Generation
 
 SILENT_SECONDS = 10.0  # nginx ends what is silent for 60
 COMMENT = b": still at work\n\n"
@@ -75,12 +76,14 @@ def _event(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-async def finished(request: Request, answer: StreamedAnswer) -> str:
-    """Return the whole text. Raises ClientGone as soon as the client has left, and what
+async def finished(request: Request, answer: StreamedAnswer) -> list[Generation]:
+    """Return the whole answers. Raises ClientGone as soon as the client has left, and what
     ``StreamedAnswer.events`` does."""
 
-    async def collect() -> str:
-        return "".join([event.text async for event in answer.events()])
+    async def collect() -> list[Generation]:
+        async for _ in answer.events():
+            pass
+        return answer.generations
 
     async def leaving() -> None:
         while (await request.receive())["type"] != "http.disconnect":

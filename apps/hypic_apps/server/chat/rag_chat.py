@@ -39,47 +39,64 @@ def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection:
 
 @dataclass
 class StreamedAnswer:
-    """An answer under way. ``events`` gives it as it comes; then ``generation`` is there. ``close`` stops it."""
+    """An answer under way, or several to one prompt. ``events`` gives it as it comes; then ``generation``, and those
+    of all answers, are there. ``close`` stops it."""
 
     service: "Service"
     ready: PreparedRequest
     stream: Stream
+    n: int = 1
     total_ms: float = field(default=0.0, init=False)
-    _generation: Generation | None = field(default=None, init=False)
+    _done: dict[int, Generation] = field(default_factory=dict, init=False)
 
     async def events(self) -> AsyncIterator[StreamEvent]:
-        """Yield what has text or log-probabilities as it comes. Raises what Stream does."""
+        """Yield what has text or log-probabilities as it comes, and the end of each answer. Raises what Stream does."""
         async for event in self.stream:
             if event.generation:
-                self._generation, self.total_ms = event.generation, self.stream.total_ms
-            if event.text or event.logprobs:
+                self._done[event.index], self.total_ms = event.generation, self.stream.total_ms
+            if event.text or event.logprobs or event.generation:
                 yield event
             if event.generation:
                 self.service.rag.remember(self.ready, event.generation)
 
     @property
     def generation(self) -> Generation:
-        assert self._generation is not None
-        return self._generation
+        """The first answer's."""
+        return self._done[0]
+
+    @property
+    def generations(self) -> list[Generation]:
+        """All answers', once they are whole."""
+        return [self._done[index] for index in range(self.n)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all answers have ended."""
+        return len(self._done) == self.n
 
     def close(self) -> None:
         self.stream.close()
 
 
 async def begin(
-    service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], PreparedRequest]
+    service: "Service", tenant: "Tenant", arrived: float, make: Callable[[], PreparedRequest], n: int = 1
 ) -> StreamedAnswer:
     """Make the prompt in a thread, which queues it too: on its way back here it would wait once more for its turn.
 
-    arrived: of time.monotonic. Raises what ``make`` and ``EngineLoop.stream`` do, and TooSlow.
+    arrived: of time.monotonic. n: answers. Raises what ``make`` and ``EngineLoop.stream`` do, TooSlow, and ApiError for
+    more answers than run at once.
     """
+    if n > service.loop.max_running:
+        most = service.loop.max_running
+        raise ApiError(400, f"n is {n}, and this server runs at most {most} answers at once: ask for fewer", param="n")
     seconds, listener = service.settings.request_seconds, asyncio.get_running_loop()
     with service.loop.place(tenant.namespace(), arrived) as watch:
 
         def make_and_queue() -> StreamedAnswer:
             ready = make()
             asked = (ready.prompt, ready.sampling, ready.policy, ready.namespace)
-            return StreamedAnswer(service, ready, service.loop.stream(*asked, seconds, tenant.id, watch, listener))
+            stream = service.loop.stream(*asked, seconds, tenant.id, watch, listener, n)
+            return StreamedAnswer(service, ready, stream, n)
 
         try:
             async with asyncio.timeout_at(arrived + seconds) as limit:

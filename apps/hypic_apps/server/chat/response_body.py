@@ -3,7 +3,7 @@
 from typing import Any
 
 from hypic_apps.server.chat.rag_chat import StreamedAnswer
-from hypic_rag.engine import Report, SegmentUse
+from hypic_rag.engine import Generation, Report, SegmentUse
 from hypic_rag.engine.assemble import cached_seam
 from hypic_rag.prompt import Part
 from hypic_rag.rag import PreparedRequest
@@ -13,7 +13,7 @@ from hypic_rag.rag.unanswered import is_answer
 def usage(answer: StreamedAnswer) -> dict[str, Any]:
     """Count tokens as OpenAI does. Cached is what was not computed for this prompt."""
     generation = answer.generation
-    n_prompt, n_answer = generation.report.prompt_tokens, len(generation.token_ids)
+    n_prompt, n_answer = generation.report.prompt_tokens, sum(len(one.token_ids) for one in answer.generations)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_answer,
@@ -22,9 +22,9 @@ def usage(answer: StreamedAnswer) -> dict[str, Any]:
     }
 
 
-def finish_reason(answer: StreamedAnswer) -> str:
+def finish_reason(generation: Generation) -> str:
     """Tell it in OpenAI's words, which know of no repetition: such an answer has no end of its own, either."""
-    reason = answer.generation.finish_reason
+    reason = generation.finish_reason
     return "length" if reason == "repetition" else reason
 
 
@@ -40,8 +40,8 @@ def about_told(answer: StreamedAnswer) -> dict[str, Any]:
     return told
 
 
-def annotations(answer: StreamedAnswer, passages_url: str | None) -> list[dict[str, Any]]:
-    """Cite the collection's passages of which the answer was made, in OpenAI's form. All stand for the whole of it, as
+def annotations(answer: StreamedAnswer, generation: Generation, passages_url: str | None) -> list[dict[str, Any]]:
+    """Cite the collection's passages of which an answer was made, in OpenAI's form. All stand for the whole of it, as
     nobody knows which sentence is from which. passages_url: of a file, with ``{}`` for its id."""
     if passages_url is None:
         return []
@@ -50,7 +50,7 @@ def annotations(answer: StreamedAnswer, passages_url: str | None) -> list[dict[s
             "title": source.title or source.metadata["filename"],
             "url": passages_url.replace("{}", source.metadata["file_id"]),
             "start_index": 0,
-            "end_index": len(answer.generation.text),
+            "end_index": len(generation.text),
             "file_id": source.metadata["file_id"],
             "filename": source.metadata["filename"],
             "page_label": source.page_label,

@@ -170,7 +170,8 @@ class RequestTimer:
 
     def __init__(self, metrics: RequestMetrics, tenant: str, arrived: float):
         self._metrics, self._tenant, self.arrived = metrics, tenant, arrived
-        self._last = self._first = self._admitted = 0.0
+        self._first = self._admitted = 0.0
+        self._last: dict[int, float] = {}
         self._ended = False
         self._line = logs.line()
 
@@ -178,42 +179,44 @@ class RequestTimer:
         self._admitted = time.monotonic()
         self._metrics.queue.observe(self._admitted - self.arrived)
 
-    def token(self) -> None:
+    def token(self, index: int = 0) -> None:
+        """index: of the answer, where there are several."""
         now = time.monotonic()
-        if self._last:
-            self._metrics.between_tokens.observe(now - self._last)
-        else:
+        if index in self._last:
+            self._metrics.between_tokens.observe(now - self._last[index])
+        elif not self._last:
             self._first = now
             self._metrics.first_token.labels(self._tenant).observe(now - self.arrived)
-        self._last = now
+        self._last[index] = now
         self._metrics.generated_tokens.inc()
 
-    def ended(self, outcome: Outcome, generation: Generation | None = None) -> None:
-        """generation: where it ended ok."""
+    def ended(self, outcome: Outcome, *generations: Generation) -> None:
+        """generations: where it ended ok, one an answer; of one prompt, which was run once."""
         if self._ended:
             return
         self._ended = True
         self._metrics.requests.labels(self._tenant, outcome).inc()
         self._line["outcome"] = outcome
-        if generation is None:
+        if not generations:
             return
-        report = generation.report
+        report, n_generated = generations[0].report, sum(len(one.token_ids) for one in generations)
         self._metrics.whole.observe(time.monotonic() - self.arrived)
         self._metrics.prompt_tokens.inc(report.prompt_tokens)
         self._metrics.computed_tokens.inc(report.computed_tokens)
         self._metrics.cached_tokens.inc(report.cached_tokens)
-        self._metrics.success.labels(generation.finish_reason).inc()
         self._metrics.prompt_length.observe(report.prompt_tokens)
-        self._metrics.answer_length.observe(len(generation.token_ids))
+        for generation in generations:
+            self._metrics.success.labels(generation.finish_reason).inc()
+            self._metrics.answer_length.observe(len(generation.token_ids))
         self._metrics.tenant_prompt_tokens.labels(self._tenant).inc(report.prompt_tokens)
-        self._metrics.tenant_generated_tokens.labels(self._tenant).inc(len(generation.token_ids))
+        self._metrics.tenant_generated_tokens.labels(self._tenant).inc(n_generated)
         if self._metrics.on_used is not None and isinstance(key := self._line.get("key"), str):
-            self._metrics.on_used(key, report.prompt_tokens, len(generation.token_ids))
+            self._metrics.on_used(key, report.prompt_tokens, n_generated)
         if self._admitted and self._first:
             self._metrics.prefill.observe(self._first - self._admitted)
-            self._metrics.decode.observe(self._last - self._first)
+            self._metrics.decode.observe(max(self._last.values()) - self._first)
         for use in report.segments:
             self._metrics.segments.labels(use.tier or "missed").inc()
         self._line["prompt_tokens"] = report.prompt_tokens
         self._line["computed_tokens"] = report.computed_tokens
-        self._line["generated_tokens"] = len(generation.token_ids)
+        self._line["generated_tokens"] = n_generated

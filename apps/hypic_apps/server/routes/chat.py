@@ -50,27 +50,30 @@ async def chat(
         n_documents or found.settings.top_k,
         body.order or found.order,
     )
-    answer = await rag_chat.begin(found, who, arrived, partial(_prepare, found, who, asked, collection, body))
+    make = partial(_prepare, found, who, asked, collection, body)
+    answer = await rag_chat.begin(found, who, arrived, make, body.n or 1)
     named = found.model_name if body.collection == collection else f"{found.model_name}{BETWEEN}{collection}"
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": named}
     url = collection and f"{request.base_url}v1/collections/{collection}/files/{{}}/passages"
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage, url), answer.close, warning)
-    text = await finished(request, answer)
-    choice = {
-        "index": 0,
-        "message": {
-            "role": "assistant",
-            "content": text,
-            "refusal": None,
-            "annotations": response_body.annotations(answer, url),
-        },
-        "logprobs": in_chat(found.token_texts, answer.generation.logprobs) if body.logprobs else None,
-        "finish_reason": response_body.finish_reason(answer),
-    }
+    choices = [
+        {
+            "index": index,
+            "message": {
+                "role": "assistant",
+                "content": generation.text,
+                "refusal": None,
+                "annotations": response_body.annotations(answer, generation, url),
+            },
+            "logprobs": in_chat(found.token_texts, generation.logprobs) if body.logprobs else None,
+            "finish_reason": response_body.finish_reason(generation),
+        }
+        for index, generation in enumerate(await finished(request, answer))
+    ]
     head["object"] = "chat.completion"
     about = {"usage": response_body.usage(answer), **response_body.about(answer)}
-    return JSONResponse({**head, "choices": [choice], **about}, headers=warning)
+    return JSONResponse({**head, "choices": choices, **about}, headers=warning)
 
 
 def _asked_collection(found: Service, body: ChatRequest) -> str | None:
@@ -99,16 +102,24 @@ async def _chunks(
     head = {**head, "object": "chat.completion.chunk"}
     none_yet = {"usage": None} if include_usage else {}
 
-    def chunk(delta: dict[str, Any], reason: str | None = None, told: TokenLogprobs | None = None) -> dict[str, Any]:
+    def chunk(
+        index: int, delta: dict[str, Any], reason: str | None = None, told: TokenLogprobs | None = None
+    ) -> dict[str, Any]:
         logprobs = None if told is None else in_chat(answer.service.token_texts, [told])
-        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return {**head, "choices": [choice], **none_yet}
 
-    yield {**chunk({"role": "assistant", "content": ""}), "documents": response_body.documents(answer.ready)}
+    opening = {"role": "assistant", "content": ""}
+    yield {**chunk(0, opening), "documents": response_body.documents(answer.ready)}
+    for index in range(1, answer.n):
+        yield chunk(index, opening)
     async for event in answer.events():
-        yield chunk({"content": event.text}, None, event.logprobs)
-    cited = response_body.annotations(answer, passages_url)
-    last = chunk({"annotations": cited} if cited else {}, response_body.finish_reason(answer))
-    yield {**last, **response_body.about_told(answer)}
+        if event.text or event.logprobs:
+            yield chunk(event.index, {"content": event.text}, None, event.logprobs)
+        if event.generation:
+            cited = response_body.annotations(answer, event.generation, passages_url)
+            reason = response_body.finish_reason(event.generation)
+            about = response_body.about_told(answer) if answer.is_whole else {}
+            yield {**chunk(event.index, {"annotations": cited} if cited else {}, reason), **about}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}

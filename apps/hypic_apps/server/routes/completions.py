@@ -36,7 +36,7 @@ async def complete(
 ) -> Response:
     """Write what follows the prompt: no chat format, no documents, all of it live."""
     check_model(found, body.model)
-    answer = await rag_chat.begin(found, who, arrived, partial(_prepare, found, who, body))
+    answer = await rag_chat.begin(found, who, arrived, partial(_prepare, found, who, body), body.n or 1)
     head = {
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
@@ -45,9 +45,10 @@ async def complete(
     }
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage), answer.close)
-    text = await finished(request, answer)
-    told = None if body.logprobs is None else in_text(found.token_texts, answer.generation.logprobs)
-    choices = [_choice(text, response_body.finish_reason(answer), told)]
+    choices = []
+    for index, generation in enumerate(await finished(request, answer)):
+        told = None if body.logprobs is None else in_text(found.token_texts, generation.logprobs)
+        choices.append(_choice(index, generation.text, response_body.finish_reason(generation), told))
     about = {"usage": response_body.usage(answer), "hypic": response_body.hypic(answer)}
     return JSONResponse({**head, "choices": choices, **about})
 
@@ -56,21 +57,24 @@ async def _chunks(
     answer: rag_chat.StreamedAnswer, head: dict[str, Any], include_usage: bool
 ) -> AsyncIterator[dict[str, Any]]:
     none_yet = {"usage": None} if include_usage else {}
-    texts, n_characters = answer.service.token_texts, 0
+    texts, n_characters = answer.service.token_texts, [0] * answer.n
     async for event in answer.events():
         told = None
         if event.logprobs is not None:
-            told = in_text(texts, [event.logprobs], n_characters)
-            n_characters += len(told["tokens"][0])
-        yield {**head, "choices": [_choice(event.text, None, told)], **none_yet}
-    last = _choice("", response_body.finish_reason(answer))
-    yield {**head, "choices": [last], "hypic": response_body.hypic(answer), **none_yet}
+            told = in_text(texts, [event.logprobs], n_characters[event.index])
+            n_characters[event.index] += len(told["tokens"][0])
+        if event.text or told:
+            yield {**head, "choices": [_choice(event.index, event.text, None, told)], **none_yet}
+        if event.generation:
+            last = _choice(event.index, "", response_body.finish_reason(event.generation))
+            about = {"hypic": response_body.hypic(answer)} if answer.is_whole else {}
+            yield {**head, "choices": [last], **about, **none_yet}
     if include_usage:
         yield {**head, "choices": [], "usage": response_body.usage(answer)}
 
 
-def _choice(text: str, reason: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}
+def _choice(index: int, text: str, reason: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
 def _prepare(found: Service, who: Tenant, body: CompletionRequest) -> PreparedRequest:

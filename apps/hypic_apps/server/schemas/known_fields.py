@@ -15,7 +15,6 @@ ALIKE = 0.85  # of 1; "document" is, to "documents"
 LONGEST_NAME = 60  # characters of an unknown field that are told
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # the values, beside null, that ask for what happens anyway
-    "n": (1,),
     "best_of": (1,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),

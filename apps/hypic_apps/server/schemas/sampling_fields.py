@@ -33,9 +33,10 @@ Bias = Annotated[
 class SamplingFields(BaseModel):
     """None takes the server's setting, where there is one, and else nothing is done.
 
-    top_k: -1 and 0 are no limit. logit_bias: by token ids.
+    n: answers to the one prompt. top_k: -1 and 0 are no limit. logit_bias: by token ids.
     """
 
+    n: int | None = Field(None, ge=1, le=128, strict=True)
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, lt=2**31)
