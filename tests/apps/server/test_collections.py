@@ -360,3 +360,14 @@ def test_a_database_that_takes_no_more(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM collections").fetchone()[0] == 0
     database.close()
     check_database(tmp_path)
+
+
+def test_a_disk_budget_that_is_too_small_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    service = make_service(tmp_path / "server")
+    assert service.engine.cache.disk is not None
+    service.engine.cache.disk.budget = 1000
+    with serving(service) as api:
+        api.make()
+        (file,) = api.send(harbour=text("harbour"))
+        api.until("ready", file)
+    assert "1.0 kB are left of disk_budget" in caplog.text and "Set a larger disk_budget" in caplog.text

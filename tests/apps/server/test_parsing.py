@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import openpyxl
 import pytest
 from hostile import pdf
 from hypic_apps.server.ingestion.parse_sandbox import NotRead, ParseLimits, Stopped, documents, parse
@@ -26,6 +27,12 @@ def test_what_is_well_is_read(tmp_path: Path) -> None:
     assert read(tmp_path, "a.txt", "Viele Grüße".encode("cp1252")) == ([("", "Viele Grüße")], None)
     assert read(tmp_path, "a.md", b"# Title\n\nText") == ([("Title", "# Title\n\nText")], None)
     assert read(tmp_path, "a.pdf", pdf(b"BT /F 12 Tf 10 10 Td (Hello there) Tj ET")) == ([("", "Hello there")], None)
+    book = openpyxl.Workbook()
+    for row in (("Item", "Price"), ("Desk", 840)):
+        book.active.append(row)
+    book.save(tmp_path / "book.xlsx")
+    assert read(tmp_path, "a.xlsx", (tmp_path / "book.xlsx").read_bytes()) == ([("", "Item: Desk; Price: 840")], None)
+    assert read(tmp_path, "a.py", b"print(1)") == ([("", "print(1)")], None)  # the upload's own name is no title
     rows = b'{"text": "a"}\n{"text": 1}\n{"text": "\\ud800b", "x": "\\ud800"}'
     assert read(tmp_path, "a.jsonl", rows)[0] == [("", "a"), ("", "\ufffd" * 3 + "b")]
     assert "line 2" in (read(tmp_path, "a.jsonl", rows)[1] or "")
