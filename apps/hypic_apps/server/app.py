@@ -22,7 +22,9 @@ from hypic_apps.server.routes import (
     passages,
     server_info,
     tenants,
+    texts,
     tokens,
+    vector_stores,
 )
 
 
@@ -56,7 +58,9 @@ def create_app(made: Service) -> FastAPI:
         files,
         passages,
         chats,
+        texts,
         tokens,
+        vector_stores,
         page,
         metrics,
         tenants,

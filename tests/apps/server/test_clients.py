@@ -73,10 +73,64 @@ def test_langchain(server: Running) -> None:
     assert len(embedder.embed_query("violin")) == server.service.embedder.dimension
 
 
-def test_litellm(server: Running) -> None:
+def test_litellm(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network
     litellm = pytest.importorskip("litellm", reason="pip install litellm")
     given: Any = {"api_base": server.url + "/v1", "api_key": "none", "messages": QUESTION, "max_tokens": 4}
     whole = litellm.completion(model="openai/notes", **given)
     chunks = list(litellm.completion(model="openai/notes", stream=True, **given))
     assert "".join(one.choices[0].delta.content or "" for one in chunks) == whole.choices[0].message.content
     assert whole.usage.completion_tokens == 4
+
+
+def test_a_collection_is_a_vector_store(client: openai.OpenAI, server: Running) -> None:
+    made = client.vector_stores.create(name="shelf")
+    url = f"{server.url}/v1/collections/shelf"
+    for name in ("violin", "harbour", "lantern"):
+        assert httpx.post(f"{url}/texts", json={"text": text(name), "filename": f"../{name}"}).status_code == 202
+    while (made := client.vector_stores.retrieve(made.id)).status != "completed":
+        time.sleep(0.02)
+    assert made.file_counts.completed == 3 and made.name == "shelf"
+    files = list(client.vector_stores.files.list(made.id, limit=2))  # the client turns the pages
+    assert [one.filename for one in files] == ["lantern.txt", "harbour.txt", "violin.txt"]  # type: ignore[attr-defined]
+    best, *_ = client.vector_stores.search(made.id, query="violin matters", max_num_results=2)
+    assert best.filename == "violin.txt" and best.score > 0.3
+    read = [one.text or "" for one in client.vector_stores.files.content(best.file_id, vector_store_id=made.id)]
+    assert " ".join(" ".join(read).split()) == text("violin")
+    high: Any = {"score_threshold": 0.999}
+    assert not list(client.vector_stores.search(made.id, query="violin matters", ranking_options=high))
+    client.vector_stores.update(made.id, name="rack")
+    assert httpx.get(url).status_code == 404 and client.models.retrieve("rack")
+    got = client.chat.completions.create(
+        model="rack", messages=QUESTION, max_tokens=1, extra_body={"n_documents": 1, "min_similarity": 0.1}
+    )
+    assert len(got.documents) == 1  # type: ignore[attr-defined]
+    for wrong in ({"filters": {"type": "eq", "key": "a", "value": 1}}, {"rewrite_query": True}):
+        refused = httpx.post(f"{server.url}/v1/vector_stores/{made.id}/search", json={"query": "x", **wrong})
+        assert refused.status_code == 400
+    client.vector_stores.files.delete(best.file_id, vector_store_id=made.id)
+    assert client.vector_stores.retrieve(made.id).file_counts.total == 2
+    assert client.vector_stores.delete(made.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.vector_stores.retrieve(made.id)
+
+
+def test_lists_come_in_parts(server: Running) -> None:
+    url = f"{server.url}/v1/collections/notes/files"
+    first = httpx.get(url, params={"limit": 1}).json()
+    rest = httpx.get(url, params={"after": first["last_id"]}).json()
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+    assert [*first["data"], *rest["data"]] == httpx.get(url).json()["data"]
+    assert httpx.get(url, params={"after": "x"}).status_code == 400
+    assert httpx.get(f"{server.url}/v1/collections", params={"limit": 0}).status_code == 400
+
+
+def test_a_collection_gets_another_name(server: Running) -> None:
+    url = f"{server.url}/v1/collections"
+    for name in ("a", "b"):
+        httpx.post(url, json={"name": name})
+    assert httpx.patch(f"{url}/a", json={"name": "b"}).status_code == 409
+    assert httpx.patch(f"{url}/a", json={"name": "../c"}).status_code == 400
+    assert httpx.patch(f"{url}/x", json={"name": "c"}).status_code == 404
+    assert httpx.patch(f"{url}/a", json={"name": "c"}).json()["name"] == "c"
+    assert [httpx.delete(f"{url}/{name}").status_code for name in ("a", "b", "c")] == [404, 200, 200]

@@ -16,14 +16,22 @@ if TYPE_CHECKING:
     from hypic_rag.collections.tenant import Tenant
 
 
-def prepare(service: "Service", tenant: "Tenant", asked: RagRequest, collection: str | None) -> PreparedRequest:
-    """Find passages, build the prompt and see that it fits. Block.
+def prepare(
+    service: "Service",
+    tenant: "Tenant",
+    asked: RagRequest,
+    collection: str | None,
+    min_similarity: float | None = None,
+) -> PreparedRequest:
+    """Find passages, build the prompt and see that it fits. Block. min_similarity: of each that is found.
 
     Raises BadInput, ContextTooLong, and ApiError for a collection that is not there or has nothing.
     """
     if asked.passages and collection is not None:
         raise ApiError(400, "give documents or a collection, not both", param="documents")
     retriever = None if collection is None else service.collections.retriever(tenant, collection)
+    if retriever is not None and min_similarity is not None:
+        retriever = retriever.at_least(min_similarity)
     try:
         return service.rag.prepare(asked, tenant.namespace(), retriever)
     except NothingFound as nothing:

@@ -136,6 +136,27 @@ class Collections:
             files = self._files(db, row["id"])
         return _collection(row, files, self._n_bytes().get(tenant.namespace(row["id"]), 0))
 
+    def rename(self, tenant: Tenant, name: str, new: str) -> dict[str, Any]:
+        """Rename a collection. Raises NotFound, ApiError for a name that cannot be one or that another has."""
+        if why := rows.bad_name(new):
+            raise ApiError(400, why, param="name")
+        try:
+            with self._database.writing() as db:
+                row = _found(db, tenant, name)
+                db.execute("UPDATE collections SET name = ? WHERE id = ?", (new, row["id"]))
+        except sqlite3.IntegrityError:
+            raise ApiError(409, f"there is a collection {new!r} already", code="collection_exists") from None
+        return self.get(tenant, new)
+
+    def name_of(self, tenant: Tenant, collection_id: str) -> str:
+        """Return a collection's name. Raises NotFound."""
+        with self._database.reading() as db:
+            query = "SELECT name FROM collections WHERE tenant = ? AND id = ? AND NOT deleting"
+            row = db.execute(query, (tenant.id, clean(collection_id))).fetchone()
+        if row is None:
+            raise NotFound("collection", collection_id)
+        return str(row["name"])
+
     def delete(self, tenant: Tenant, name: str) -> str:
         """Delete a collection and return its id. From here on it is gone for its tenant, whatever happens; a server
         that is killed meanwhile removes the rest when it starts again."""

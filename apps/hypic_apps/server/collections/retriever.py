@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypic_apps.server.collections.store_pool import StorePool
@@ -17,7 +17,8 @@ from hypic_rag.retrieval import Store
 
 @dataclass(frozen=True)
 class CollectionRetriever:
-    """A Retriever. folder: of the collection's store, which need not be there yet. namespace: of its segments."""
+    """A Retriever. folder: of the collection's store, which need not be there yet. namespace: of its segments.
+    least: cosine of a passage, whatever words it has."""
 
     id: str
     folder: Path
@@ -25,6 +26,13 @@ class CollectionRetriever:
     stores: StorePool
     database: CollectionDatabase
     options: SearchOptions
+    least: float = -2.0
+
+    def at_least(self, similarity: float | None) -> "CollectionRetriever":
+        """Return one that finds nothing below this cosine; None: what the options say."""
+        if similarity is None:
+            return self
+        return replace(self, least=similarity, options=replace(self.options, min_similarity=similarity))
 
     def retrieve(self, question: str, top_k: int) -> list[Passage]:
         """Return the nearest chunks, the nearest first; blocks. Raises BadInput for an empty question, ApiError."""
@@ -38,6 +46,7 @@ class CollectionRetriever:
             if StorePool.exists(self.folder):
                 raise
             return []  # removed meanwhile
+        found = [one for one in found if one.similarity is None or one.similarity >= self.least]
         return rows.searchable(self.database, self.id, found)
 
     @property

@@ -16,7 +16,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hypic_apps.server.errors import ApiError
-from hypic_rag.atomic_write import clear_away, sync_folder
+from hypic_rag.atomic_write import clear_away, replacing, sync_folder
 from hypic_rag.collections.rows import shown_name
 from hypic_rag.config import format_bytes
 from hypic_rag.errors import NoRoom
@@ -57,6 +57,23 @@ async def receive(body: AsyncIterator[bytes], content_type: str, folder: Path, m
         if isinstance(error, OSError):
             raise NoRoom(f"uploads: {error.strerror or error}") from error
         raise
+
+
+def written(folder: Path, filename: str, text: str) -> Upload:
+    """Store a text as a file in ``folder``, synced; of a name without a known kind as plain text. Raises NoRoom."""
+    shown = label(filename) or "text.txt"
+    if Path(shown).suffix.lower() not in SUFFIXES:
+        shown = f"{shown}.txt"
+    file_id, content = f"file-{uuid.uuid4().hex}", text.encode("utf-8", "replace")
+    path = folder / f"{file_id}{Path(shown).suffix.lower()}"
+    try:
+        if shutil.disk_usage(folder).free < SPARE_DISK:
+            raise NoRoom("its disk is nearly full")
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise NoRoom(f"uploads: {error.strerror or error}") from error
+    return Upload(file_id, shown, len(content), path)
 
 
 def label(filename: str) -> str:

@@ -89,7 +89,7 @@ def _prepare(
     found: Service, who: Tenant, asked: RagRequest, collection: str | None, body: ChatRequest
 ) -> PreparedRequest:
     try:
-        return rag_chat.prepare(found, who, asked, collection)
+        return rag_chat.prepare(found, who, asked, collection, body.min_similarity)
     except ApiError as error:
         if error.code == "collection_not_found" and body.collection is None:
             raise NoModel(str(body.model), found.model_name) from None

@@ -8,7 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from hypic_apps.server.app_state import Serving
 from hypic_apps.server.auth.tenants import Asking
 from hypic_apps.server.ingestion.uploads import receive
-from hypic_apps.server.schemas.responses import Deleted, FileBody, ListBody, ok
+from hypic_apps.server.routes.paging import Id, Limit, page
+from hypic_apps.server.schemas.responses import Deleted, FileBody, ListBody, PageBody, ok
 
 router = APIRouter(prefix="/v1/collections/{name}/files", tags=["files"])
 PARTS = {"type": "array", "items": {"type": "string", "format": "binary"}}
@@ -30,9 +31,9 @@ async def send(name: str, request: Request, serving: Serving, asking: Asking) ->
     return {"object": "list", "data": await run_in_threadpool(collections.add, asking, name, uploads)}
 
 
-@router.get("", responses=ok(ListBody[FileBody]))
-def listed(name: str, serving: Serving, asking: Asking) -> dict[str, Any]:
-    return {"object": "list", "data": serving.collections.files(asking, name)}
+@router.get("", responses=ok(PageBody[FileBody]))
+def listed(name: str, serving: Serving, asking: Asking, limit: Limit = None, after: Id = None) -> dict[str, Any]:
+    return page(serving.collections.files(asking, name), limit, after)
 
 
 @router.get("/{file_id}", responses=ok(FileBody))

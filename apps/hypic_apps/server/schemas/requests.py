@@ -117,6 +117,7 @@ class ChatRequest(RequestBody):
     documents: Annotated[list[Given], FAST, Field(max_length=MOST_DOCUMENTS)] | None = None
     collection: str | None = None
     n_documents: int | None = Field(None, ge=1, le=MOST_DOCUMENTS)
+    min_similarity: float | None = Field(None, ge=-1, le=1)
     order: Order | None = None
     logprobs: bool | None = None
     top_logprobs: ChatTop | None = None

@@ -18,6 +18,14 @@ class ListBody(BaseModel, Generic[One]):
     data: list[One]
 
 
+class PageBody(ListBody[One], Generic[One]):
+    """A part of a list. The next one comes ``after`` its ``last_id``, where it ``has_more``."""
+
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class CachedTokens(BaseModel):
     cached_tokens: int
 
