@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 from collecting import Api, make_service, serving, text
 from fastapi.routing import APIRoute
-from hypic_apps.server.routes import chat, completions, embeddings, files, models, texts, tokens, vector_stores
+from hypic_apps.server.routes import (
+    chat,
+    completions,
+    embeddings,
+    files,
+    models,
+    responses,
+    texts,
+    tokens,
+    vector_stores,
+)
 from hypic_apps.server.routes import collections as collection_routes
 
 QUESTION = {"messages": [{"role": "user", "content": "What matters?"}], "max_tokens": 3}
@@ -20,7 +30,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def routes() -> dict[tuple[str, str], APIRoute]:
-    parts = (chat, collection_routes, completions, embeddings, files, models, texts, tokens, vector_stores)
+    parts = (chat, collection_routes, completions, embeddings, files, models, responses, texts, tokens, vector_stores)
     found = [route for part in parts for route in part.router.routes if isinstance(route, APIRoute)]
     return {(method, route.path): route for route in found for method in route.methods or ()}
 
@@ -69,6 +79,7 @@ def test_answers_are_as_the_schema_says(api: Api) -> None:
     ask("POST", "/tokenize", json={"prompt": "Once"})
     ask("POST", "/detokenize", json={"tokens": [1]})
     ask("POST", "/v1/completions", json={"prompt": "Once", "max_tokens": 3})
+    ask("POST", "/v1/responses", json={"input": "What matters?", "max_output_tokens": 3, "collection": "notes"})
     ask("POST", "/v1/embeddings", json={"input": ["violin", "harbour"]})
     ask("DELETE", "/v1/collections/{name}/files/{file_id}")
     ids["file_id"] = sent["id"]

@@ -26,16 +26,18 @@ class ClientGone(ApiError):
 
 class EventStream(StreamingResponse):
     """Each object an event, then ``[DONE]``; an error ends it with its own event. close: called in any case. headers:
-    beside its own. While nothing comes, comments do, which clients pass over: a proxy would end what is silent."""
+    beside its own. While nothing comes, comments do, which clients pass over: a proxy would end what is silent.
+    named: each event says its object's ``type``, and nothing follows the last."""
 
     def __init__(
         self,
         objects: AsyncIterator[dict[str, Any]],
         close: Callable[[], None],
         headers: Mapping[str, str] | None = None,
+        named: bool = False,
     ):
         own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(_events(objects), headers={**own, **(headers or {})}, media_type="text/event-stream")
+        super().__init__(_events(objects, named), headers={**own, **(headers or {})}, media_type="text/event-stream")
         self._close = close
         self._n_sent = 0
 
@@ -62,18 +64,21 @@ class EventStream(StreamingResponse):
             before = self._n_sent
 
 
-async def _events(objects: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+async def _events(objects: AsyncIterator[dict[str, Any]], named: bool) -> AsyncIterator[str]:
     try:
         async for one in objects:
-            yield _event(one)
+            yield _event(one, one["type"] if named else None)
     except Exception as error:
-        yield _event(api_error(error).body())
+        told = api_error(error).body()
+        yield _event({"type": "error", **told} if named else told, "error" if named else None)
         return
-    yield "data: [DONE]\n\n"
+    if not named:
+        yield "data: [DONE]\n\n"
 
 
-def _event(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
+def _event(content: dict[str, Any], name: str | None = None) -> str:
+    line = "" if name is None else f"event: {name}\n"
+    return f"{line}data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 async def finished(request: Request, answer: StreamedAnswer) -> list[Generation]:

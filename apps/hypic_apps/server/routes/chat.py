@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,24 +38,9 @@ async def chat(
     arrived: Arrived,
 ) -> Response:
     """Answer the last message; over documents, where some are given or a collection is named, also as the model."""
-    collection = _asked_collection(found, body)
-    passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
-    question = body.messages[-1].text if body.documents or collection is not None else None
-    n_documents, warning = wanted_documents(body)
-    asked = RagRequest(
-        conversation(body.messages),
-        policy_of(body, found.engine.policy),
-        sampling_of(body, found.settings, question),
-        body.max_completion_tokens or body.max_tokens,
-        passages or None,
-        n_documents or found.settings.top_k,
-        body.order or found.order,
-    )
-    make = partial(_prepare, found, who, asked, collection, body)
-    answer = await rag_chat.begin(found, who, arrived, make, body.n or 1)
-    named = found.model_name if body.collection == collection else f"{found.model_name}{BETWEEN}{collection}"
-    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": named}
-    url = collection and f"{request.base_url}v1/collections/{collection}/files/{{}}/passages"
+    begun = await begin_chat(found, who, arrived, body, request)
+    answer, warning, url = begun.answer, begun.warning, begun.passages_url
+    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": begun.model}
     if body.stream:
         return EventStream(_chunks(answer, head, body.include_usage, url), answer.close, warning)
     choices = [
@@ -74,6 +60,39 @@ async def chat(
     head["object"] = "chat.completion"
     about = {"usage": response_body.usage(answer), **response_body.about(answer)}
     return JSONResponse({**head, "choices": choices, **about}, headers=warning)
+
+
+@dataclass(frozen=True)
+class BegunChat:
+    """model: its name, as the answer tells it. passages_url: of a file of the collection, with ``{}`` for its id.
+    warning: headers."""
+
+    answer: rag_chat.StreamedAnswer
+    model: str
+    passages_url: str | None
+    warning: dict[str, str]
+
+
+async def begin_chat(found: Service, who: Tenant, arrived: float, body: ChatRequest, request: Request) -> BegunChat:
+    """Begin the answer to a chat. Raises what ``rag_chat.begin`` does, ApiError for a model that is not served."""
+    collection = _asked_collection(found, body)
+    passages = body.documents and tuple(Passage(one.title, one.text) for one in body.documents)
+    question = body.messages[-1].text if body.documents or collection is not None else None
+    n_documents, warning = wanted_documents(body)
+    asked = RagRequest(
+        conversation(body.messages),
+        policy_of(body, found.engine.policy),
+        sampling_of(body, found.settings, question),
+        body.max_completion_tokens or body.max_tokens,
+        passages or None,
+        n_documents or found.settings.top_k,
+        body.order or found.order,
+    )
+    make = partial(_prepare, found, who, asked, collection, body)
+    answer = await rag_chat.begin(found, who, arrived, make, body.n or 1)
+    named = found.model_name if body.collection == collection else f"{found.model_name}{BETWEEN}{collection}"
+    url = collection and f"{request.base_url}v1/collections/{collection}/files/{{}}/passages"
+    return BegunChat(answer, named, url, warning)
 
 
 def _asked_collection(found: Service, body: ChatRequest) -> str | None:

@@ -192,6 +192,69 @@ class CompletionAnswer(BaseModel):
     hypic: Hypic
 
 
+class FlatCitation(Cited):
+    type: Literal["url_citation"]
+
+
+class OutputText(BaseModel):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[FlatCitation]
+    logprobs: list[PlaceLogprobs]
+
+
+class OutputMessage(BaseModel):
+    id: str
+    type: Literal["message"]
+    status: Literal["completed", "incomplete"]
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class ReasoningTokens(BaseModel):
+    reasoning_tokens: Literal[0]
+
+
+class ResponseUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class IncompleteDetails(BaseModel):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseAnswer(BaseModel):
+    """With ``stream`` it comes in OpenAI's events instead, the last with all that is here."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputMessage]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    store: Literal[False]
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: Literal["auto"]
+    tools: list[None]
+    top_p: float
+    truncation: Literal["disabled"]
+    usage: ResponseUsage
+    documents: list[UsedDocument]
+    hypic: Hypic
+
+
 class EmbeddingUsage(BaseModel):
     prompt_tokens: int
     total_tokens: int
