@@ -167,6 +167,7 @@ def retry_after(load: Load, value: str | None) -> float:
 async def _answer(response: httpx.Response, sent: float, began: float, question: str) -> Answered | dict[str, Any]:
     """Read an answer, or the error, where the stream ends with one."""
     text, first, last = "", 0.0, {}
+    documents: list[dict[str, Any]] = []  # the first event alone has their texts
     async for event in _events(response):
         if "error" in event:
             return dict(event["error"])
@@ -175,6 +176,7 @@ async def _answer(response: httpx.Response, sent: float, began: float, question:
             first = time.monotonic()
         text += part
         last = event
+        documents = documents or event.get("documents", [])
     if "hypic" not in last:
         return {"code": "an end without its report", "message": str(last)[:500]}
     ended = time.monotonic()
@@ -185,7 +187,7 @@ async def _answer(response: httpx.Response, sent: float, began: float, question:
         1e3 * ((first or ended) - sent),
         1e3 * (ended - sent),
         last["hypic"],
-        tuple((document["title"], document["text"]) for document in last["documents"]),
+        tuple((document["title"], document["text"]) for document in documents),
     )
 
 
