@@ -21,8 +21,8 @@ BAND = (
     "enough that a larger one took it on. It has toured on three continents since, and won a prize in 2013. "
 )
 PASSAGES = [  # title, text, tokens, similarity, tier, why it was missing
-    ("Halestorm", f"Halestorm {BAND}" * 3, 203, 0.447, "disk", None),
-    ("Audioslave", f"Audioslave {BAND}" * 2, 187, 0.371, "host", None),
+    ("Halestorm", f"Halestorm {BAND}" * 3 + "Halestorm comes from Red Lion in Pennsylvania.", 203, 0.447, "disk", None),
+    ("Audioslave", f"Audioslave {BAND}" * 2 + "Audioslave comes from Los Angeles.", 187, 0.371, "host", None),
     ("Red Lion, Pennsylvania", f"Red Lion {BAND}", 164, 0.334, None, "never_seen"),
     ("A title that is long enough that it has to take two lines beside the answer", BAND, 221, 0.298, "device", None),
     ("<b>Hostile</b>", "<img src=x onerror=\"window.hostile = 1\"><script>window.hostile = 1</script>", 118, 0.12,
@@ -35,6 +35,7 @@ Both are `rock` bands:
 
 - **Halestorm** from Red Lion
 - **Audioslave** from Los Angeles
+  - nested
 
 1. first
 2. second
@@ -46,14 +47,22 @@ if a < b:
     print("<script>window.hostile = 1</script>")
 ```
 
-[a link](javascript:alert(1)) <img src=x onerror="window.hostile = 1">"""
+[a link](javascript:alert(1)) <img src=x onerror="window.hostile = 1">
+
+| band | town |
+| :-- | --: |
+| Halestorm | Red Lion |
+| Audioslave | Los Angeles |
+
+[good](https://example.org/a) or ~~no~~"""
 
 
 @dataclass
 class Fake:
     """keys: those accepted; none: all. seconds: a token, before the first token, and for a file to be ready.
     trouble: what the next answer comes to: busy, late (an error within the stream), cut, context, odd, or <hostile>.
-    asked: the bodies of the chat requests. closed: how many of them the page left."""
+    asked: the bodies of the chat requests. closed: how many of them the page left. n_cold: segments of each file that
+    are not cached, until they are warmed. n_computed: as the next answers tell; None: what their segments say."""
 
     keys: set[str] = field(default_factory=set)
     token_seconds: float = 0.002
@@ -64,6 +73,10 @@ class Fake:
     asked: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
     collections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    chats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    n_cold: int = 0
+    n_computed: int | None = None
+    warming_until: float = 0.0
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def collection(self, name: str) -> dict[str, Any]:
@@ -212,6 +225,79 @@ def create() -> FastAPI:
         del app.state.fake.collection(name)["files"][number]
         return {"deleted": True}
 
+    @app.get("/v1/collections/{name}/cached")
+    async def cached(name: str) -> dict[str, Any]:
+        fake: Fake = app.state.fake
+        told = [{"file_id": number, "n_segments": 12, "n_cached": 12 - fake.n_cold}
+                for number in fake.collection(name)["files"]]  # fmt: skip
+        is_warming = fake.warming_until > time.time()
+        return {"object": "list", "data": told, "is_warming": is_warming}
+
+    @app.post("/v1/collections/{name}/warm", status_code=202)
+    async def warm(name: str) -> dict[str, Any]:
+        fake: Fake = app.state.fake
+        fake.n_cold, fake.warming_until = 0, time.time() + 0.3
+        return {"object": "collection.warming", "is_warming": True}
+
+    @app.get("/v1/collections/{name}/files/{number}/passages")
+    async def passages(name: str, number: str, offset: int = 0, limit: int = 200) -> dict[str, Any]:
+        fake: Fake = app.state.fake
+        if number not in fake.collection(name)["files"]:
+            raise errors.ApiError(404, f"there is no file '{number}'", code="file_not_found")
+        rows = [{"index": i, "document": i, "title": title, "page_label": str(i + 3) if i else None, "text": text}
+                for i, (title, text, *_) in enumerate(PASSAGES)]  # fmt: skip
+        filename = fake.collection(name)["files"][number]["filename"]
+        return {"object": "list", "filename": filename, "total": len(rows), "data": rows[offset : offset + limit]}
+
+    def chat_of(chat_id: str) -> dict[str, Any]:
+        fake: Fake = app.state.fake
+        if chat_id not in fake.chats:
+            raise errors.ApiError(404, f"there is no conversation '{chat_id}'", code="conversation_not_found")
+        return fake.chats[chat_id]
+
+    @app.get("/v1/chats")
+    async def chats(q: str = "") -> dict[str, Any]:
+        fake: Fake = app.state.fake
+        words = q.lower().split()
+        found = [one for one in fake.chats.values() if all(word in one["title"].lower() for word in words)]
+        return {"object": "list", "data": sorted(found, key=lambda one: -one["updated_at"])}
+
+    @app.post("/v1/chats", status_code=201)
+    async def begin(body: dict[str, Any]) -> dict[str, Any]:
+        fake: Fake = app.state.fake
+        made = {"id": f"conv-{next(fake.numbers)}", "object": "chat", "title": body["title"], "turns": [],
+                "collection": body["collection"], "created_at": int(time.time()), "updated_at": int(time.time()),
+                "n_turns": 0}  # fmt: skip
+        return fake.chats.setdefault(made["id"], made)
+
+    @app.get("/v1/chats/{chat_id}")
+    async def chat_with_turns(chat_id: str) -> dict[str, Any]:
+        return chat_of(chat_id)
+
+    @app.post("/v1/chats/{chat_id}")
+    async def rename(chat_id: str, body: dict[str, Any]) -> dict[str, Any]:
+        chat_of(chat_id)["title"] = body["title"]
+        return chat_of(chat_id)
+
+    @app.put("/v1/chats/{chat_id}/turns/{turn}")
+    async def save(chat_id: str, turn: int, body: dict[str, Any]) -> dict[str, Any]:
+        turns = chat_of(chat_id)["turns"]
+        assert turn <= len(turns)
+        turns[turn:] = [body, *turns[turn + 1 :]]
+        chat_of(chat_id)["n_turns"] = len(turns)
+        return chat_of(chat_id)
+
+    @app.delete("/v1/chats/{chat_id}")
+    async def forget(chat_id: str) -> dict[str, Any]:
+        chat_of(chat_id)
+        del app.state.fake.chats[chat_id]
+        return {"deleted": True}
+
+    @app.delete("/v1/chats")
+    async def forget_all() -> dict[str, Any]:
+        app.state.fake.chats.clear()
+        return {"deleted": True}
+
     @app.post("/v1/chat/completions")
     async def chat(body: dict[str, Any]) -> Response:
         fake: Fake = app.state.fake
@@ -259,7 +345,11 @@ async def stream(fake: Fake, body: dict[str, Any], trouble: str | None) -> Async
             {},
             finish_reason="stop",
             documents=documents(is_full, True),
-            hypic={**figures(is_full, n_turns), "answered": is_answer(fake.answer)},
+            hypic={
+                **figures(is_full, n_turns),
+                "answered": is_answer(fake.answer),
+                **({} if fake.n_computed is None else {"computed_tokens": fake.n_computed}),
+            },
         )
         yield "data: [DONE]\n\n"
         is_whole = True

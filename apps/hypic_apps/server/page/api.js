@@ -22,8 +22,14 @@ export class ApiError extends Error {
 export const UNREACHED = "The server does not answer. Check that you are connected and that hypic-rag serve is running, then try again.";
 const NO_KEY = "This server asks for an API key. Try again to give one.";
 
-export const apiKey = () => sessionStorage.getItem(KEY);
-export const forgetKey = () => sessionStorage.removeItem(KEY);
+export const apiKey = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY);
+export const forgetKey = () => [sessionStorage, localStorage].forEach((shelf) => shelf.removeItem(KEY));
+
+/** For this tab, or for this browser until it is forgotten. */
+function keepKey(key, isForLong) {
+  forgetKey();
+  (isForLong ? localStorage : sessionStorage).setItem(KEY, key);
+}
 export const authorization = () => (apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {});
 
 /** The response of status 2xx. Asks for a key at 401. Throws ApiError, and AbortError where the signal fired. */
@@ -104,7 +110,7 @@ function askForKey(trouble) {
         byId("key-error").textContent = "Write or paste the key first.";
         return;
       }
-      sessionStorage.setItem(KEY, input.value.trim());
+      keepKey(input.value.trim(), byId("key-keep").checked);
       dialog.close("given");
     };
     const cancelled = () => dialog.close();

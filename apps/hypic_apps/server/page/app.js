@@ -1,13 +1,17 @@
-// The page: its parts, and what each tells the others.
+// The page: its parts, what each tells the others, and the address: #/chat/ID, #/in/COLLECTION, #/alone.
 
 import { apiKey, forgetKey } from "./api.js";
 import { startChat } from "./chat.js";
 import { startDocuments } from "./documents.js";
 import { byId } from "./dom.js";
-import { forget } from "./history.js";
+import { startPast } from "./past.js";
 import { modelName, showServer } from "./server.js";
+import { startSettings } from "./settings.js";
+import { openDocument, startViewer } from "./viewer.js";
 
 const narrow = window.matchMedia("(max-width: 800px)");
+localStorage.removeItem("hypic.conversations.1"); // an earlier version kept passages here
+sessionStorage.removeItem("hypic.conversations.1");
 
 /** The side, a drawer where the window is narrow. */
 function showSide(isOpen) {
@@ -36,22 +40,113 @@ document.addEventListener("keydown", (event) => {
 narrow.addEventListener("change", () => showSide(false));
 showSide(false);
 
+// What is asked and what is kept.
+
 let chat = null;
-const documents = startDocuments({ changed: () => chat?.collectionChanged(), filled: showServer });
-chat = startChat({ documents, modelName, answered: showServer, shown: closeSide });
+let past = null;
+const documents = startDocuments({
+  chosen: () => {
+    chat.collectionChosen();
+    showAddress();
+  },
+  looked: () => chat?.showScope(),
+  filled: showServer,
+  removed: () => {
+    chat.refresh();
+    past.look();
+  },
+  opened: (file) => openDocument(documents.current().name, file),
+});
+
+const addressNow = () => {
+  if (chat?.current().id) return `#/chat/${chat.current().id}`;
+  const name = documents.current()?.name;
+  return documents.isAlone() ? "#/alone" : name ? `#/in/${encodeURIComponent(name)}` : "";
+};
+
+/** The address of what is shown; a step back leads to what was shown before. */
+function showAddress() {
+  const address = addressNow();
+  if (!chat || address === window.location.hash) return;
+  const isStep = window.location.hash.startsWith("#/chat/") || address.startsWith("#/chat/");
+  window.history[isStep ? "pushState" : "replaceState"](null, "", address || window.location.pathname);
+  past?.draw();
+}
+
+/** Show what the address names. */
+async function goToAddress() {
+  const [, kind, name = ""] = window.location.hash.split("/");
+  const told = decodeURIComponent(name);
+  if (kind === "chat") {
+    try {
+      await chat.load(told);
+      documents.choose(chat.current().collection);
+      return;
+    } catch (error) {
+      byId("keep-note").textContent = error.message;
+      window.history.replaceState(null, "", window.location.pathname);
+    }
+  }
+  if (chat.current().turns.length) chat.startAnew();
+  if (kind === "in") documents.choose(told);
+  if (kind === "alone") documents.choose(null);
+}
+window.addEventListener("popstate", goToAddress);
+
+chat = startChat({
+  documents, modelName,
+  answered: () => {
+    showServer();
+    documents.lookAtCache();
+  },
+  moved: () => {
+    if (chat) showAddress();
+    past?.draw();
+  },
+  listed: () => past.look(),
+});
+
+const startAnew = () => {
+  chat.startAnew();
+  showAddress();
+  closeSide();
+  byId("question").focus();
+};
+past = startPast({
+  current: () => chat.current().id,
+  open: async (id) => {
+    window.history.pushState(null, "", `#/chat/${id}`);
+    await goToAddress();
+    past.draw();
+    closeSide();
+    byId("question").focus();
+  },
+  renamed: (id, title) => chat.renamed(id, title),
+  gone: (id) => {
+    if (id === null || id === chat.current().id) startAnew();
+  },
+});
+for (const id of ["new-conversation", "new-conversation-2"]) byId(id).addEventListener("click", startAnew);
+
+startViewer();
+startSettings(() => chat.showScope());
+
+// The key.
 
 const showKey = () => (byId("forget-key").hidden = !apiKey());
 document.addEventListener("hypic:key", () => {
   showKey();
-  chat.keyChanged();
+  past.look();
 });
 byId("forget-key").addEventListener("click", () => {
-  forget();
   forgetKey();
-  window.location.reload();
+  window.location.assign(window.location.pathname); // what is shown may be another person's
 });
 showKey();
 
-documents.look();
+goToAddress().then(() => {
+  documents.look();
+  past.look();
+});
 showServer();
 byId("question").focus();

@@ -1,16 +1,18 @@
-// The conversation: the question box, one answer at a time, past conversations.
+// The conversation: the question box, one answer at a time, and keeping it on the server.
 
-import { forget, keep, all } from "./history.js";
 import { newRun } from "./answering.js";
-import { byId, h } from "./dom.js";
-import { confirm } from "./confirm.js";
+import * as kept from "./conversations.js";
+import { byId } from "./dom.js";
 import { follower } from "./scroll.js";
+import { requestFields, systemMessages, told } from "./settings.js";
 import { turnView } from "./turn.js";
+import { openDocument } from "./viewer.js";
 
 const UNDER_WAY = "An answer is under way: wait for it, or stop it.";
 
-/** documents: {current(), choose(name)}. modelName(): a promise. answered(): after every answer. shown(): another conversation is. */
-export function startChat({ documents, modelName, answered, shown }) {
+/** documents: {current(), isAlone(), choose(name)}. modelName(): a promise. answered(): after every answer. moved(): another
+ * conversation is open, or this one has an address now. listed(): what is kept has changed. */
+export function startChat({ documents, modelName, answered, moved, listed }) {
   const box = byId("question");
   const turns = byId("turns");
   const follow = follower(byId("scroller"), byId("latest"));
@@ -39,36 +41,77 @@ export function startChat({ documents, modelName, answered, shown }) {
     byId(now).hidden = false;
     if (isFocused) byId(now).focus(); // it would be lost with the button
     byId(before).hidden = true;
-    if (!running) showCollection();
+    if (!running) showScope();
   };
 
   const stop = () => running?.abort();
 
   const addTurn = (turn) => {
     const mine = conversation; // another may be open when this turn ends
-    const view = turnView(turn, {
-      request: async () => ({ model: await modelName(), messages: messagesFor(mine, turn), collection: mine.collection }),
+    const view = turnView(turn, mine.turns.indexOf(turn) + 1, {
+      request: async () => ({
+        model: await modelName(),
+        messages: [...systemMessages(), ...messagesFor(mine, turn)],
+        ...(mine.collection === null ? {} : { collection: mine.collection }),
+        ...requestFields(mine.collection !== null),
+      }),
       work,
       grown: (run) => follow.grown(run.answer),
-      changed: () => save(mine),
+      changed: () => save(mine, turn),
+      openAt: (one, { passage, sentence }) => {
+        const found = one.runs[0].documents[passage];
+        if (found) openDocument(mine.collection, { id: found.file_id, filename: found.source ?? found.title }, found, sentence);
+      },
     });
     turns.append(view.element);
     return view;
   };
 
-  const save = (one) => {
-    if (one.turns.some((turn) => turn.runs[0].text)) keep(one);
-    listPast();
+  /** Keep a turn, after those before it; one at a time. What could not be kept is tried again with the next. */
+  const save = (one, turn) => {
+    one.unsaved.add(turn);
+    one.saving = one.saving.then(() => saveAll(one)).then(
+      () => one === conversation && (byId("keep-note").textContent = ""),
+      (error) => {
+        if (error.code === "conversation_not_found") forgetAddress(one); // deleted in another window: begun anew next time
+        if (one === conversation) byId("keep-note").textContent = `Not kept yet: ${error.message}`;
+      });
+  };
+
+  const saveAll = async (one) => {
+    if (!one.id) {
+      one.id = (await kept.begin(one.title, one.collection)).id;
+      one.turns.forEach((turn) => one.unsaved.add(turn));
+      if (one === conversation) moved();
+    }
+    for (const turn of one.turns) {
+      if (!one.unsaved.has(turn)) continue;
+      one.unsaved.delete(turn);
+      try {
+        await kept.keepTurn(one.id, one.turns.indexOf(turn), turn);
+      } catch (error) {
+        one.unsaved.add(turn);
+        throw error;
+      }
+    }
+    listed();
+  };
+
+  const forgetAddress = (one) => {
+    one.id = null;
+    one.turns.forEach((turn) => one.unsaved.add(turn));
   };
 
   const ask = () => {
     const question = box.value.trim();
     const collection = documents.current();
+    const scope = collection ? collection.name : documents.isAlone() ? null : undefined;
     if (!question) return;
     if (running) return say(UNDER_WAY);
-    if (!collection) return say("Choose a collection first, or add files: they make one.");
-    if (conversation.collection !== collection.name) open({ ...blank(), collection: collection.name });
-    conversation.title ||= question.slice(0, 120);
+    if (scope === undefined) return say("Choose a collection first, or No collection, or add files: they make one.");
+    if (conversation.turns.length === 0) conversation.collection = scope;
+    if (conversation.collection !== scope) open({ ...blank(), collection: scope });
+    conversation.title ||= question;
     const turn = { question, runs: [newRun()] };
     conversation.turns.push(turn);
     const view = addTurn(turn);
@@ -77,23 +120,19 @@ export function startChat({ documents, modelName, answered, shown }) {
     showEmpty();
     follow.begin(view.element, view.views[0].answer);
     view.start();
+    save(conversation, turn); // the question, should the page be closed before the answer's end
   };
 
   const open = (other) => {
     stop();
     conversation = other;
+    byId("keep-note").textContent = "";
     turns.replaceChildren();
     for (const turn of conversation.turns) addTurn(turn);
     showEmpty();
-    listPast();
-    showCollection();
+    moved();
+    showScope();
     if (turns.lastChild) byId("scroller").scrollTop = turns.lastChild.offsetTop;
-  };
-
-  const startAnew = () => {
-    open(blank());
-    shown();
-    box.focus();
   };
 
   const showEmpty = () => (byId("empty").hidden = conversation.turns.length > 0);
@@ -103,25 +142,13 @@ export function startChat({ documents, modelName, answered, shown }) {
     byId("composer-note").textContent = text;
   };
 
-  const showCollection = () => {
+  const showScope = () => {
     const collection = documents.current();
+    const scope = collection ? `Collection: ${collection.name}` : documents.isAlone() ? "No collection: the model alone" : "";
     byId("composer-note").removeAttribute("role");
-    byId("composer-note").textContent = collection ? `Collection: ${collection.name}` : "";
-    byId("bar-title").textContent = collection?.name ?? "";
-  };
-
-  const listPast = () => {
-    const kept = all();
-    byId("past-section").hidden = kept.length === 0;
-    byId("past").replaceChildren(...kept.map((one) =>
-      h("li", {}, h("button", { type: "button", class: "row", "aria-current": String(one.id === conversation.id), onclick: () => {
-        if (one.id !== conversation.id) {
-          documents.choose(one.collection);
-          open(one);
-        }
-        shown();
-        box.focus();
-      } }, h("span", { class: "row-title" }, one.title), h("span", { class: "fine" }, one.collection)))));
+    byId("composer-note").textContent = [scope, told()].filter(Boolean).join(" · ");
+    byId("bar-title").textContent = collection?.name ?? (documents.isAlone() ? "No collection" : "");
+    box.placeholder = collection ? `Ask ${collection.name}` : "Ask a question";
   };
 
   const fitBox = () => {
@@ -143,23 +170,41 @@ export function startChat({ documents, modelName, answered, shown }) {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog[open]")) stop();
   });
-  for (const id of ["new-conversation", "new-conversation-2"]) byId(id).addEventListener("click", startAnew);
-  byId("forget").addEventListener("click", async () => {
-    if (!(await confirm("Forget all conversations?", "They are kept in this browser only, and cannot be brought back.", "Forget"))) return;
-    forget();
-    startAnew();
-  });
 
   open(conversation);
   return {
-    /** Another collection was chosen: a conversation belongs to one. */
-    collectionChanged() {
-      const name = documents.current()?.name ?? null;
-      if (conversation.turns.length && conversation.collection !== name) open(blank());
-      showCollection();
+    showScope,
+    current: () => conversation,
+    startAnew() {
+      open(blank());
+      box.focus();
     },
-    /** Another key was given or forgotten: what is shown may be another person's. */
-    keyChanged: listPast,
+    /** Open one that is kept. Throws ApiError. */
+    async load(id) {
+      if (id === conversation.id) return;
+      const found = await kept.load(id);
+      open({ ...blank(), ...found, turns: found.turns });
+    },
+    /** Look again at the one that is open: a file was deleted, and its passages with it. */
+    async refresh() {
+      const { id } = conversation;
+      if (!id || running) return;
+      await conversation.saving;
+      const top = byId("scroller").scrollTop;
+      const found = await kept.load(id).catch(() => null);
+      if (!found || id !== conversation.id || running) return;
+      open({ ...blank(), ...found });
+      byId("scroller").scrollTop = top;
+    },
+    renamed(id, title) {
+      if (id === conversation.id) conversation.title = title;
+    },
+    /** Another collection was chosen: a conversation belongs to one. */
+    collectionChosen() {
+      const scope = documents.isAlone() ? null : documents.current()?.name;
+      if (conversation.turns.length && conversation.collection !== scope) open(blank());
+      showScope();
+    },
   };
 }
 
@@ -170,4 +215,4 @@ function messagesFor(conversation, turn) {
   return [...past, { role: "user", content: turn.question }];
 }
 
-const blank = () => ({ id: crypto.randomUUID?.() ?? String(Date.now()), title: "", collection: null, turns: [] });
+const blank = () => ({ id: null, title: "", collection: null, turns: [], unsaved: new Set(), saving: Promise.resolve() });

@@ -1,69 +1,77 @@
-// A little Markdown as elements: paragraphs, headings, lists, quotes, code, bold, italic. Links stay text.
+// Markdown as elements. marked (vendored, MIT) reads it; elements are made here, so that no text ever becomes HTML.
 
+import { copyButton } from "./copy.js";
 import { h } from "./dom.js";
+import { lexer } from "./marked.esm.js";
 
-const FENCE = /^ {0,3}(```|~~~)/;
-const HEADING = /^(#{1,6})\s+(.*)$/;
-const BULLET = /^\s{0,3}[-*+]\s+(.*)$/;
-const NUMBER = /^\s{0,3}(\d{1,9})[.)]\s+(.*)$/;
-const QUOTE = /^\s{0,3}>\s?(.*)$/;
+const LINKS = /^(https?:|mailto:)/i;
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', nbsp: "\u00a0", "#39": "'" };
 
 /** The blocks of a text, also of an unfinished one. */
-export function render(text) {
-  const lines = text.replaceAll("\r\n", "\n").split("\n");
-  const blocks = [];
-  let i = 0;
-  const take = (pattern) => {
-    const taken = [];
-    for (let match; i < lines.length && (match = pattern.exec(lines[i])); i++) taken.push(match);
-    return taken;
-  };
-  while (i < lines.length) {
-    const line = lines[i];
-    const fence = FENCE.exec(line);
-    const heading = HEADING.exec(line);
-    if (fence) {
-      const code = [];
-      for (i++; i < lines.length && !lines[i].trimStart().startsWith(fence[1]); i++) code.push(lines[i]);
-      i++;
-      blocks.push(h("pre", { tabIndex: 0 }, h("code", {}, code.join("\n"))));
-    } else if (heading) {
-      blocks.push(h("p", { class: "heading" }, inline(heading[2])));
-      i++;
-    } else if (BULLET.test(line)) {
-      blocks.push(h("ul", {}, take(BULLET).map((match) => h("li", {}, inline(match[1])))));
-    } else if (NUMBER.test(line)) {
-      const items = take(NUMBER);
-      blocks.push(h("ol", { start: Number(items[0][1]) }, items.map((match) => h("li", {}, inline(match[2])))));
-    } else if (QUOTE.test(line)) {
-      blocks.push(h("blockquote", {}, inline(take(QUOTE).map((match) => match[1]).join("\n"))));
-    } else if (line.trim() === "") {
-      i++;
-    } else {
-      const paragraph = [line];
-      for (i++; i < lines.length && !startsBlock(lines[i]); i++) paragraph.push(lines[i]);
-      blocks.push(h("p", {}, inline(paragraph.join("\n"))));
+export const render = (text) => lexer(text).flatMap(block);
+
+function block(token) {
+  switch (token.type) {
+    case "space": case "def": return [];
+    case "heading": return [h("p", { class: "heading" }, inline(token.tokens))];
+    case "paragraph": return [h("p", {}, inline(token.tokens))];
+    case "text": return token.tokens ? inline(token.tokens) : [decoded(token.text)]; // of a list's item
+    case "checkbox": return [token.checked ? "☑ " : "☐ "];
+    case "blockquote": return [h("blockquote", {}, token.tokens.flatMap(block))];
+    case "list": {
+      const items = token.items.map((item) => h("li", {}, item.tokens.flatMap(block)));
+      return [token.ordered ? h("ol", { start: Number(token.start) || 1 }, items) : h("ul", {}, items)];
     }
+    case "table": return [table(token)];
+    case "hr": return [h("hr")];
+    case "code": return [code(token)];
+    default: return [h("p", {}, token.raw.trim())]; // HTML, and whatever else: as it was written
   }
-  return blocks;
 }
 
-const startsBlock = (line) =>
-  line.trim() === "" || [FENCE, HEADING, BULLET, NUMBER, QUOTE].some((pattern) => pattern.test(line));
-
-const INLINE = /`([^`\n]+)`|\*\*(?=\S)([^*\n]+?)\*\*|(?<![\w*])\*(?=\S)([^*\n]+?)\*(?![\w*])/g;
-
-function inline(text) {
-  const nodes = [];
-  let end = 0;
-  for (const match of text.matchAll(INLINE)) {
-    nodes.push(text.slice(end, match.index));
-    const [whole, code, bold, italic] = match;
-    if (code !== undefined) nodes.push(h("code", {}, code));
-    else if (bold !== undefined) nodes.push(h("strong", {}, bold));
-    else nodes.push(h("em", {}, italic));
-    end = match.index + whole.length;
-  }
-  nodes.push(text.slice(end));
-  return nodes;
+function code({ text, lang }) {
+  const pre = h("pre", { tabIndex: 0, role: "group", "aria-label": lang ? `Code, ${lang}` : "Code" }, h("code", {}, text));
+  const copy = copyButton(() => text, "Copy the code");
+  return copy ? h("div", { class: "code" }, pre, copy) : pre;
 }
+
+function table({ header, rows }) {
+  const cell = (tag) => (one) => {
+    const made = h(tag, tag === "th" ? { scope: "col" } : {}, inline(one.tokens));
+    if (one.align) made.classList.add(`to-${one.align}`);
+    return made;
+  };
+  return h("div", { class: "wide-table", tabIndex: 0, role: "group", "aria-label": "Table" },
+    h("table", {}, h("thead", {}, h("tr", {}, header.map(cell("th")))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell("td")))))));
+}
+
+const inline = (tokens) => tokens.flatMap(piece);
+
+function piece(token) {
+  switch (token.type) {
+    case "text": return token.tokens ? inline(token.tokens) : [decoded(token.text)];
+    case "escape": return [token.text];
+    case "strong": return [h("strong", {}, inline(token.tokens))];
+    case "em": return [h("em", {}, inline(token.tokens))];
+    case "del": return [h("del", {}, inline(token.tokens))];
+    case "codespan": return [h("code", {}, token.text)];
+    case "br": return [h("br")];
+    case "checkbox": return [token.checked ? "☑ " : "☐ "];
+    case "link": return link(token);
+    default: return [token.raw]; // images, HTML: as they were written
+  }
+}
+
+/** Only where it can lead nowhere but to a page or a mailbox. */
+function link(token) {
+  if (!LINKS.test(token.href)) return [token.raw];
+  return [h("a", { href: token.href, title: token.href, target: "_blank", rel: "noopener noreferrer" }, inline(token.tokens))];
+}
+
+const decoded = (text) =>
+  text.replace(/&(#\d{1,7}|#x[0-9a-f]{1,6}|\w{1,8});/gi, (whole, name) => {
+    if (ENTITIES[name]) return ENTITIES[name];
+    const number = name[0] !== "#" ? NaN : /^#x/i.test(name) ? parseInt(name.slice(2), 16) : parseInt(name.slice(1), 10);
+    return number > 0 && number <= 0x10ffff ? String.fromCodePoint(number) : whole;
+  });

@@ -1,4 +1,5 @@
-// The prompt drawn to scale: what was reused, what was computed, and why.
+// What an answer cost: one line, and behind it the prompt drawn to scale (what was reused, what was computed, and why)
+// and where the time went.
 
 import { h } from "./dom.js";
 import { count, milliseconds, origin, some } from "./words.js";
@@ -6,9 +7,9 @@ import { count, milliseconds, origin, some } from "./words.js";
 const LEGEND = {
   hit: "reused",
   held: "of earlier turns",
-  leading: "system text",
-  seam: "seams",
-  miss: "prefilled now",
+  leading: "instructions",
+  seam: "beginnings (seams)",
+  miss: "read for the first time",
   live: "read in full",
   asked: "question",
 };
@@ -26,33 +27,35 @@ function segmentsOf(hypic, documents) {
     }
     if (segment.kind === "leading") {
       const kind = piece === "hit" ? "leading" : piece;
-      return { label: "System text", n, seam: 0, pieces: [[kind, n]], where: text, document: null };
+      return { label: "Instructions", n, seam: 0, pieces: [[kind, n]], where: text, document: null };
     }
     const isCached = piece === "hit" || piece === "miss";
     const seam = isCached ? Math.min(segment.seam_tokens ?? 0, n) : 0;
-    const known = document === null || document === undefined ? null : documents[document];
-    const label = known ? `${document + 1}. ${known.title || "Untitled"}` : "Passage of an earlier turn";
+    const isNamed = document !== null && document !== undefined;
+    const known = isNamed ? documents[document] : null;
+    const label = isNamed && !known ? "Passage of a deleted file" : known ? `${document + 1}. ${known.title || "Untitled"}` : "Passage of an earlier turn";
     return { label, n, seam, pieces: [["seam", seam], [piece, n - seam]].filter(([, tokens]) => tokens > 0), where: text, document: known ? document : null };
   });
 }
 
 const described = (segment) =>
-  `${segment.label}: ${some(segment.n, "token")}, ${segment.where}${segment.seam ? `, ${segment.seam} of seam computed` : ""}`;
+  `${segment.label}: ${some(segment.n, "token")}, ${segment.where}${segment.seam ? `, the first ${segment.seam} computed anew` : ""}`;
 
-/** The head of a run: a line of figures, the bar, a legend. Its height never changes. */
-export function promptStrip({ pick, point }) {
+/** element; say(text) while an answer comes, fill(hypic, documents) once its figures are there. isOpen: at first. */
+export function costView({ pick, point, isOpen }) {
   const headline = h("p", { class: "headline" });
-  const bar = h("div", { class: "strip", role: "group", "aria-label": "The prompt, segment by segment" });
+  const element = h("div", { class: "cost" }, headline);
+  const bar = h("div", { class: "strip", role: "group", "aria-label": "The prompt, piece by piece" });
   const tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
   const legend = h("ul", { class: "legend prompt-legend plain" });
-  const element = h("div", { class: "prompt" }, headline, h("div", { class: "strip-place" }, bar, tip), legend);
+  const drawn = h("div", { class: "prompt" }, h("div", { class: "strip-place" }, bar, tip), legend);
 
   const pointAt = (button, segment) => {
     point(segment ? segment.document : null);
     tip.hidden = !segment;
     if (!segment) return;
     tip.textContent = described(segment);
-    const place = element.getBoundingClientRect();
+    const place = drawn.getBoundingClientRect();
     const box = button.getBoundingClientRect();
     const middle = box.left + box.width / 2 - place.left;
     const half = tip.offsetWidth / 2;
@@ -90,48 +93,58 @@ export function promptStrip({ pick, point }) {
 
   return {
     element,
-    /** Before there are figures. */
     say(text) {
       headline.replaceChildren(text);
-    },
-    /** The retrieved passages to scale, before it is known where they come from. */
-    expect(documents) {
-      bar.replaceChildren(...documents.map((document) => {
-        const piece = h("span", { class: "expected" });
-        piece.style.flexGrow = document.n_tokens || 1;
-        return piece;
-      }));
+      if (!headline.isConnected || element.firstChild !== headline) element.replaceChildren(headline);
     },
     fill(hypic, documents) {
       const segments = segmentsOf(hypic, documents);
-      headline.replaceChildren(
-        h("strong", {}, count(hypic.computed_tokens)), ` of ${some(hypic.prompt_tokens, "token")} computed, first token after `,
-        h("strong", {}, milliseconds(hypic.ms.ttft)));
       bar.replaceChildren(...segments.map(segmentButton));
       const totals = {};
       for (const [kind, tokens] of segments.flatMap((segment) => segment.pieces)) totals[kind] = (totals[kind] ?? 0) + tokens;
       legend.replaceChildren(...Object.keys(LEGEND).filter((kind) => totals[kind]).map((kind) =>
         h("li", {}, h("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), `${count(totals[kind])} ${LEGEND[kind]}`)));
+      const wasOpen = element.querySelector("details")?.open ?? isOpen();
+      element.replaceChildren(h("details", { class: "figures", open: wasOpen },
+        h("summary", { class: "headline" }, figures(hypic)),
+        h("p", { class: "fine" }, explained(hypic)), drawn, timesBar(hypic.ms), segmentTable(hypic, documents)));
     },
   };
+}
+
+/** What was computed of a prompt is never more than it: passages that are read for the first time are computed once
+ * alone, and their beginnings once more where they stand. */
+const computedOf = (hypic) => Math.min(hypic.computed_tokens, hypic.prompt_tokens);
+
+function figures(hypic) {
+  const computed = computedOf(hypic);
+  const tokens = computed < hypic.prompt_tokens ? `${count(computed)} of ${some(hypic.prompt_tokens, "token")}` : `all ${some(hypic.prompt_tokens, "token")}`;
+  return `${tokens}, ${milliseconds(hypic.ms.ttft)}`;
+}
+
+function explained(hypic) {
+  const first = `The answer's first word came after ${milliseconds(hypic.ms.ttft)}.`;
+  if (hypic.mode === "full") return `Everything was computed for this answer, nothing was reused. ${first}`;
+  const reused = hypic.prompt_tokens - computedOf(hypic);
+  return `A token is a word, or a part of one. ${count(computedOf(hypic))} were computed for this answer; ${count(reused)} had been read before and were reused. ${first}`;
 }
 
 /** The same as words: a table that opens. */
 export function segmentTable(hypic, documents) {
   const rows = segmentsOf(hypic, documents).map((segment) =>
     h("tr", {}, h("th", { scope: "row" }, segment.label), h("td", {}, count(segment.n)), h("td", {}, count(segment.seam)), h("td", {}, segment.where)));
-  const head = h("tr", {}, ["Segment", "Tokens", "Seam", "Where from"].map((text) => h("th", { scope: "col" }, text)));
-  const policy = hypic.mode === "full" ? "full recompute" : `seams of ${hypic.seam_tokens} tokens, compose ${hypic.compose}`;
-  return h("details", { class: "table" }, h("summary", {}, "Every segment"),
-    h("div", { class: "table-place", tabIndex: 0, role: "region", "aria-label": "Every segment of the prompt" },
+  const head = h("tr", {}, ["Piece", "Tokens", "Computed anew", "Where from"].map((text) => h("th", { scope: "col" }, text)));
+  const policy = hypic.mode === "full" ? "Everything is computed." : `The first ${some(hypic.seam_tokens, "token")} of a passage, its seam, are computed anew every time, so that it fits what stands before it; the rest is put in as it was read (compose: ${hypic.compose}).`;
+  return h("details", { class: "table" }, h("summary", {}, "Piece by piece"),
+    h("div", { class: "table-place", tabIndex: 0, role: "group", "aria-label": "The prompt, piece by piece" },
       h("table", {}, h("thead", {}, head), h("tbody", {}, rows))),
-    h("p", { class: "fine" }, `Policy: ${policy}. A seam is the start of a passage, computed every time, so that it fits what stands before it.`));
+    h("p", { class: "fine" }, policy));
 }
 
 const TIMES = [
-  ["queue", "in the queue", "until there was room to run it"],
-  ["prefill", "prefilling", "passages that were not there yet"],
-  ["assemble", "reading the prompt", "seams and question, up to the first token"],
+  ["queue", "searching and waiting", "until there was room to run it"],
+  ["prefill", "reading for the first time", "passages that were not there yet"],
+  ["assemble", "reading the question", "and the beginnings of passages, up to the first token"],
   ["decode", "writing", "all further tokens"],
 ];
 

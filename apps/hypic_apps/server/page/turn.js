@@ -6,17 +6,18 @@ import { announceEnd, runView } from "./run.js";
 import { sourcesView } from "./sources.js";
 import { milliseconds } from "./words.js";
 
-const NAMES = { full: "In full", hypic: "With reuse" };
+const NAMES = { full: "Without reuse", hypic: "With reuse" };
 const nameOf = (run) => NAMES[run.hypic?.mode ?? run.mode] ?? "Answer";
 const otherMode = (run) => (run.hypic?.mode === "full" ? "hypic" : "full");
 
-/** turn: {question, runs}. request(): what to send for it. work(task): runs one task with a signal; false where another runs. */
-export function turnView(turn, { request, work, grown, changed }) {
-  const sources = sourcesView();
-  const comparison = h("section", { class: "comparison", hidden: true, tabIndex: -1, "aria-label": "Comparison" });
+/** turn: {question, runs}; number: from 1. openAt(turn, {passage, sentence}): in its document. request(): what to send for it. work(task): runs one task with a signal; false where another runs. */
+export function turnView(turn, number, { request, work, grown, changed, openAt }) {
+  const sources = sourcesView(number, (i) => openAt(turn, { passage: i, sentence: "" }));
+  const comparison = h("section", { class: "comparison", hidden: true, tabIndex: -1, "aria-label": `Comparison of answers ${number}` });
   const runs = h("div", { class: "runs" });
+  const costs = h("div", { class: "costs" });
   const element = h("article", { class: "turn", "aria-label": `Question: ${turn.question}` },
-    h("h2", { class: "question" }, turn.question), comparison, runs, sources.element);
+    h("h2", { class: "question" }, turn.question), comparison, runs, sources.element, costs);
   const views = [];
 
   const start = (i) =>
@@ -41,6 +42,10 @@ export function turnView(turn, { request, work, grown, changed }) {
 
   const show = (i) => {
     views[i] = runView(turn.runs[i], nameOf(turn.runs[i]), {
+      question: turn.question,
+      number,
+      openAt: (place) => openAt(turn, place),
+      isOpen: () => turn.runs.length > 1,
       pick: (document) => sources.open(document),
       point: (document) => sources.point(document),
       grown: () => views[i] && grown(views[i]), // not while a kept one is built
@@ -51,6 +56,7 @@ export function turnView(turn, { request, work, grown, changed }) {
       others: () => (turn.runs.length === 1 && turn.runs[0].hypic ? [compareButton(turn.runs[0], compare)] : []),
     });
     runs.append(views[i].element);
+    costs.append(views[i].cost);
     refresh(i);
   };
 
@@ -59,7 +65,12 @@ export function turnView(turn, { request, work, grown, changed }) {
     views[i]?.update();
     if (i === 0) sources.show(run);
     element.dataset.state = turn.runs.some((one) => one.state === "waiting" || one.state === "streaming") ? "busy" : "rest";
-    element.classList.toggle("compared", turn.runs.length > 1);
+    const isCompared = turn.runs.length > 1;
+    if (isCompared && !element.classList.contains("compared")) {
+      element.append(sources.element); // both costs come first
+      for (const details of costs.querySelectorAll("details.figures")) details.open = true;
+    }
+    element.classList.toggle("compared", isCompared);
     views.forEach((view, j) => view.name(nameOf(turn.runs[j])));
     drawComparison(comparison, turn.runs);
   };
@@ -69,8 +80,10 @@ export function turnView(turn, { request, work, grown, changed }) {
 }
 
 const compareButton = (run, compare) =>
-  h("button", { type: "button", onclick: compare, title: "Ask the same once more the other way, and see both side by side" },
-    otherMode(run) === "full" ? "Run the same in full" : "Run the same with reuse");
+  h("button", { type: "button", class: "quiet", onclick: compare, title: otherMode(run) === "full"
+    ? "Ask the same once more without reusing anything, and see both answers and their times side by side"
+    : "Ask the same once more, reusing what was read before, and see both side by side" },
+    otherMode(run) === "full" ? "Compare without reuse" : "Compare with reuse");
 
 /** Both times to first token, to one scale. */
 function drawComparison(place, runs) {
@@ -83,7 +96,7 @@ function drawComparison(place, runs) {
     bar.style.width = `${(100 * times[i]) / most}%`;
     return h("li", {}, h("span", {}, nameOf(run)), h("span", { class: "race-track", "aria-hidden": "true" }, bar), h("strong", {}, run.hypic ? milliseconds(times[i]) : run.state === "failed" || run.state === "stopped" ? "none" : `${(times[i] / 1000).toFixed(1)} s…`));
   });
-  place.replaceChildren(h("h3", {}, "Time to first token"), h("ul", { class: "race plain" }, rows), h("p", { class: "verdict" }, verdict(runs)));
+  place.replaceChildren(h("h3", {}, "Time to the first word"), h("ul", { class: "race plain" }, rows), h("p", { class: "verdict" }, verdict(runs)));
 }
 
 /** Milliseconds: the server's once it has told them, until then as seen from here. */

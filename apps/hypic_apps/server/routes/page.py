@@ -12,6 +12,7 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",  # licences of what others have written
 }
 HEADERS = {
     # Documents and models are hostile text: no inline script or style, nothing from elsewhere, and with trusted
