@@ -192,9 +192,12 @@ class RagPipeline:
             raise NothingFound(NOTHING_RELEVANT)
         told = set(before.prompt.documents) if before is not None else set()
         new: dict[Ids, Passage] = {}
+        again: dict[Ids, float | None] = {}  # similarities to this question
         for passage in found:
             if (ids_of_one := self._document_ids(setting.namespace, passage)) not in told:
                 new.setdefault(ids_of_one, passage)
+            else:
+                again.setdefault(ids_of_one, passage.similarity)
         # What has no room is what is least near, so that they are put in order only then.
         if before is None:
             _, n_dropped = fit_first_turn(engine, asking.with_documents(new), kept_for_answer)
@@ -205,7 +208,11 @@ class RagPipeline:
         if before is None:
             return Turn(asking.with_documents(documents), (), sources), n_dropped
         prompt = form.follow_up(before.prompt, before.answer_ids, question, documents)
-        return Turn(prompt, (), (*before.sources, *sources)), n_dropped
+        earlier = (
+            replace(source, similarity=again.get(ids))
+            for ids, source in zip(before.prompt.documents, before.sources, strict=True)
+        )
+        return Turn(prompt, (), (*earlier, *sources)), n_dropped
 
     def _document_ids(self, namespace: str, passage: Passage) -> Ids:
         """Tokenize a passage's segment; those of chunks are kept, as the same ones are found again and again."""

@@ -143,11 +143,14 @@ def test_a_collection_tells_each_document_once(server: Running) -> None:
     texts = ["How many steps?", text_of(first), "And the lamp?"]
     second = server.chat(*texts, collection="shelf", n_documents=2)
     assert [one["text"] for one in second["documents"]] == [*POOL["steps"][::-1], POOL["lamp"][1]]
+    # To this question: the first was not found for it, the last but one was found again.
+    assert [one["similarity"] for one in second["documents"]] == [0.5, None, 0.4]
     assert [one["tier"] for one in second["documents"]][:2] == ["conversation", "conversation"]
     assert [one["document"] for one in second["hypic"]["segments"] if one["kind"] == "document"] == [0, 1, 2]
     forget_all(server)
     again = server.chat(*texts, collection="shelf", n_documents=2)
     assert [one["text"] for one in again["documents"]] == [one["text"] for one in second["documents"]]
+    assert [one["similarity"] for one in again["documents"]] == [0.5, None, 0.4]
     assert [one["tier"] for one in again["documents"]] == ["host"] * 3
     assert shelf.asked == ["How many steps?", "And the lamp?", "How many steps?", "And the lamp?"]
 
