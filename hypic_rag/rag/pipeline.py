@@ -8,6 +8,7 @@ from hypic_rag.engine import Generation, Policy, Sampling, SegmentEngine
 from hypic_rag.engine.detokenizer import decoded
 from hypic_rag.errors import BadInput, ContextTooLong
 from hypic_rag.prompt import Ids, Prompt
+from hypic_rag.rag.follow_up import retrieve_following
 from hypic_rag.rag.order import DEFAULT_ORDER, Order, arrange
 from hypic_rag.rag.passage import Passage
 from hypic_rag.rag.prompting import fit_first_turn, next_turn
@@ -154,11 +155,14 @@ class RagPipeline:
         n_before = max((i + 1 for i, message in enumerate(asked.messages) if message.role == "assistant"), default=0)
         before = self.turns.find(setting, asked.messages[:n_before]) if n_before else None
         if before is None:
+            last = None
             for earlier, answer in pairs:
-                turn, _ = self._following(setting, asked, retriever, system, before, earlier)
+                turn, _ = self._following(setting, asked, retriever, system, before, earlier, last)
+                last = earlier
                 before = replace(turn, answer_ids=self.engine.format.encode(answer))
                 self.engine.check_prompt(before.prompt, asked.policy)  # too long already: not searched for any further
-        return *self._following(setting, asked, retriever, system, before, question), before
+        earlier_question = pairs[-1][0] if pairs else None
+        return *self._following(setting, asked, retriever, system, before, question, earlier_question), before
 
     def _following(
         self,
@@ -168,6 +172,7 @@ class RagPipeline:
         system: str | None,
         before: Turn | None,
         question: str,
+        earlier_question: str | None,
     ) -> tuple[Turn, int]:
         """Return the turn after ``before``, and how many of its passages had no room."""
         engine, form = self.engine, self.engine.format
@@ -187,7 +192,7 @@ class RagPipeline:
             given = asked.passages or ()
             ids = [self._document_ids(setting.namespace, passage) for passage in given]
             return Turn(asking.with_documents(ids), (), given), 0
-        found = retriever.retrieve(question, asked.top_k)
+        found = retrieve_following(retriever, question, earlier_question, asked.top_k)
         if not found and before is None:
             raise NothingFound(NOTHING_RELEVANT)
         told = set(before.prompt.documents) if before is not None else set()

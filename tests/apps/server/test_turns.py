@@ -141,18 +141,23 @@ def test_a_collection_tells_each_document_once(server: Running) -> None:
         (0.4, "file-1", "a.txt"), (0.5, "file-1", "a.txt"),
     ]  # fmt: skip
     texts = ["How many steps?", text_of(first), "And the lamp?"]
-    second = server.chat(*texts, collection="shelf", n_documents=2)
+    second = server.chat(*texts, collection="shelf", n_documents=3)
     assert [one["text"] for one in second["documents"]] == [*POOL["steps"][::-1], POOL["lamp"][1]]
-    # To this question: the first was not found for it, the last but one was found again.
-    assert [one["similarity"] for one in second["documents"]] == [0.5, None, 0.4]
+    # To this question: the first was found again for it, the second for it and the question before together.
+    assert [one["similarity"] for one in second["documents"]] == [0.5, 0.5, 0.4]
     assert [one["tier"] for one in second["documents"]][:2] == ["conversation", "conversation"]
     assert [one["document"] for one in second["hypic"]["segments"] if one["kind"] == "document"] == [0, 1, 2]
+    third = server.chat(*texts, text_of(second), "And what else?", collection="shelf", n_documents=3)
+    assert [one["similarity"] for one in third["documents"]] == [0.5, None, 0.4]  # the second was found before, not now
+    assert shelf.asked[-2:] == ["And what else?", "And the lamp? And what else?"]
+    del shelf.asked[-2:]
     forget_all(server)
-    again = server.chat(*texts, collection="shelf", n_documents=2)
+    again = server.chat(*texts, collection="shelf", n_documents=3)
     assert [one["text"] for one in again["documents"]] == [one["text"] for one in second["documents"]]
-    assert [one["similarity"] for one in again["documents"]] == [0.5, None, 0.4]
+    assert [one["similarity"] for one in again["documents"]] == [0.5, 0.5, 0.4]
     assert [one["tier"] for one in again["documents"]] == ["host"] * 3
-    assert shelf.asked == ["How many steps?", "And the lamp?", "How many steps?", "And the lamp?"]
+    joined = "How many steps? And the lamp?"
+    assert shelf.asked == ["How many steps?", "And the lamp?", joined] * 2
 
 
 def test_that_nothing_is_found_is_told_and_why(server: Running) -> None:
@@ -182,7 +187,7 @@ def test_passages_stand_in_the_order_asked_for_and_stay_there(
     server: Running, order: str | None, expected: list[int]
 ) -> None:
     server.service.collections = Shelf()
-    fields = {"collection": "shelf", "n_documents": 2, "order": order}
+    fields = {"collection": "shelf", "n_documents": 3, "order": order}
     first = server.chat("How many steps?", **fields)
     steps = [POOL["steps"][i] for i in expected]
     assert [one["text"] for one in first["documents"]] == steps
