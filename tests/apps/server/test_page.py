@@ -666,8 +666,9 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_sent(window: Window, fake: Fake
     ask(page)
     page.reload()
     page.wait_for_selector(f"#past >> text={QUESTION}")
-    fake.keys = {"sk-new"}  # revoked meanwhile: asked for when next needed, and the question is not lost
     page.wait_for_selector(".file")
+    page.wait_for_load_state("networkidle")  # else one of the first looks asks for the key, before the question
+    fake.keys = {"sk-new"}  # revoked meanwhile: asked for when next needed, and the question is not lost
     ask(page, "Again?", wait=False)
     page.fill("#key-input", "sk-new")
     page.press("#key-input", "Enter")
