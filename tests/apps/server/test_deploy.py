@@ -53,13 +53,18 @@ def behind_nginx(server: Running, tmp_path: Path) -> Iterator[str]:
     process = subprocess.Popen(["nginx", "-c", tmp_path / "conf"])
     try:
         deadline = time.monotonic() + 10
-        while not (tmp_path / "pid").exists():
+        while not _listens(port):  # the pid file is there already: `nginx -t` writes it
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         yield f"https://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @needs_nginx
