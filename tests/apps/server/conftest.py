@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,29 @@ from hypic_rag.retrieval import Embedder
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "engine"))  # tiny
 sys.path.insert(0, str(Path(__file__).parent))  # tiny_server
+import collecting
 import tiny
 from tiny_server import Running, running
+
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """A service over an engine without a model, whose collections a file's tests share."""
+    return collecting.make_service(tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture(scope="module")
+def everybody(service: Service) -> Iterator[collecting.Api]:
+    with collecting.serving(service) as asked:
+        yield asked
+
+
+@pytest.fixture
+def api(everybody: collecting.Api) -> collecting.Api:
+    """A tenant of the test's own."""
+    return everybody.of(f"t{next(numbers)}")
 
 
 @pytest.fixture(scope="session")

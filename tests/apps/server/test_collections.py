@@ -2,8 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,25 +14,6 @@ from hypic_rag.collections.database import CollectionDatabase
 from hypic_rag.collections.tenant import Tenant
 from hypic_rag.engine import Sampling
 from hypic_rag.errors import BadInput, NoRoom, StoreDamaged
-
-numbers = count()
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
-    return make_service(tmp_path_factory.mktemp("server"))
-
-
-@pytest.fixture(scope="module")
-def everybody(service: Service) -> Iterator[Api]:
-    with serving(service) as asked:
-        yield asked
-
-
-@pytest.fixture
-def api(everybody: Api) -> Api:
-    """A tenant of the test's own."""
-    return everybody.of(f"t{next(numbers)}")
 
 
 def test_what_is_sent_is_prefilled_and_found(api: Api, service: Service) -> None:

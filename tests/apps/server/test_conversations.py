@@ -1,31 +1,10 @@
 """Conversations on the server: kept by tenant, found by words, and without the passages of deleted files."""
 
-from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import pytest
-from collecting import SECRET, Api, kept, make_service, serving, text
+from collecting import SECRET, Api, kept, text
 from hypic_apps.server.app_state import Service
-
-numbers = count()
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
-    return make_service(tmp_path_factory.mktemp("server"))
-
-
-@pytest.fixture(scope="module")
-def everybody(service: Service) -> Iterator[Api]:
-    with serving(service) as asked:
-        yield asked
-
-
-@pytest.fixture
-def api(everybody: Api) -> Api:
-    """A tenant of the test's own."""
-    return everybody.of(f"c{next(numbers)}")
 
 
 def chats(api: Api, method: str, path: str = "", status: int = 200, **options: Any) -> Any:
@@ -123,7 +102,7 @@ def test_what_is_wrong_is_refused(api: Api, method: str, path: str, options: dic
 
 def test_tenants_are_apart(api: Api, everybody: Api) -> None:
     chat = begun(api, "Mine")
-    other = everybody.of(f"c{next(numbers)}")
+    other = everybody.of("another")
     assert chats(other, "GET")["data"] == []
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "")):
         chats(other, method, f"/{chat}{path}", status=404, **({"json": {"title": "x"}} if method == "POST" else {}))

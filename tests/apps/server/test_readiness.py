@@ -1,30 +1,9 @@
 """A file's text read back; what is cached now; what is not, cached again."""
 
 import time
-from collections.abc import Iterator
-from itertools import count
 
-import pytest
-from collecting import Api, entries, make_service, serving, text
+from collecting import Api, entries, text
 from hypic_apps.server.app_state import Service
-
-numbers = count()
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
-    return make_service(tmp_path_factory.mktemp("server"))
-
-
-@pytest.fixture(scope="module")
-def everybody(service: Service) -> Iterator[Api]:
-    with serving(service) as asked:
-        yield asked
-
-
-@pytest.fixture
-def api(everybody: Api) -> Api:
-    return everybody.of(f"r{next(numbers)}")
 
 
 def test_a_files_text_is_read_back_in_its_order(api: Api) -> None:
